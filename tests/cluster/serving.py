@@ -165,7 +165,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     while data := await reader.read(1 << 16):
         writer.write(data)
         await writer.drain()
-    # The other half ends with this one: nobody here speaks after having listened.
+    # The other half ends with this one: no server here writes after its client has finished.
     raise ConnectionResetError
 
 

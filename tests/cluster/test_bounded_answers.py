@@ -154,9 +154,9 @@ async def test_a_gzip_bomb_is_unpacked_no_further_than_any_answer_goes(
 @pytest.mark.parametrize(
     ("body", "encoding", "words"),
     [
-        (b"no gzip at all", "gzip", "it cannot be unpacked"),
+        (b"no gzip at all", "gzip", "it cannot be decompressed"),
         (gzip.compress(b"{}" * 1000)[:-12], "gzip", "its end is missing"),
-        (b"{}", "br", "packed by 'br'"),
+        (b"{}", "br", "compressed by 'br'"),
     ],
 )
 async def test_what_cannot_be_unpacked_is_told_in_a_sentence(

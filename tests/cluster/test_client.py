@@ -108,7 +108,7 @@ async def test_a_list_comes_in_pages_and_by_selection(server: ApiServer, clock: 
         assert await client.list(CM, Selection("kube-system", fields="metadata.name=c1")) == []
 
 
-async def test_a_list_whose_pages_expire_is_begun_anew(
+async def test_a_list_whose_pages_expire_is_begun_again(
     server: ApiServer, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with connect(server.url, clock, settings=ClientSettings(page=1)) as client:

@@ -89,7 +89,7 @@ async def test_a_write_that_was_turned_away_is_repeated(
     assert scripted.bodies[0] == scripted.bodies[1]
 
 
-async def test_a_write_is_repeated_where_nobody_listened(clock: ManualClock) -> None:
+async def test_a_write_is_repeated_where_no_server_listened(clock: ManualClock) -> None:
     port = free_port()
     scripted = Scripted()
     scripted.say(201)
@@ -164,7 +164,7 @@ async def test_names_reach_the_server_as_they_are(scripted: Scripted, asking: Cl
     assert request.raw_path == "/api/v1/namespaces/n%20s/pods/a%2Fb%20%252F%3Fc%23d"
 
 
-async def test_whom_to_act_as_is_said(scripted: Scripted, clock: ManualClock) -> None:
+async def test_the_impersonated_user_is_sent(scripted: Scripted, clock: ManualClock) -> None:
     scripted.say()
     login = Login(username="u", password=Secret("p"), act_as="someone", act_as_groups=("a", "b"))
     async with Client(Connection(scripted.url, "the test", login=login), clock) as client:

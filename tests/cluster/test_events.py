@@ -1,4 +1,4 @@
-"""Events: one for the same words, limited per object, and no burden to whoever records them."""
+"""Events: one for equal messages, limited per object; recording neither waits nor fails."""
 
 import asyncio
 import json
@@ -73,7 +73,7 @@ async def test_events_about_nodes_are_in_the_default_namespace(
     assert (await shown(client))[0]["metadata"]["namespace"] == "default"
 
 
-async def test_an_event_that_the_cluster_has_forgotten_is_made_anew(
+async def test_an_event_that_the_cluster_has_forgotten_is_made_again(
     client: Client, recorder: EventRecorder
 ) -> None:
     recorder.record(POD, "A", "b")

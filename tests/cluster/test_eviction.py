@@ -92,7 +92,7 @@ async def test_a_budget_that_does_not_give_way_ends_at_the_deadline(
 
 
 async def test_a_pod_that_is_gone_is_gone(cluster: Client) -> None:
-    assert (await evict(cluster, "nobody")).outcome is Evicted.GONE
+    assert (await evict(cluster, "absent")).outcome is Evicted.GONE
 
 
 async def test_a_new_pod_under_the_name_is_left_alone(cluster: Client) -> None:

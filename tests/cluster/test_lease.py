@@ -78,7 +78,7 @@ async def test_who_cannot_renew_holds_it_no_more_before_another_may(server: ApiS
         async with one.running():
             await until(lambda: one.held, "it to be held")
             clock.skipped = 60 * 2 / 3
-            assert not one.held, "two thirds of its time are over, and nobody has renewed it"
+            assert not one.held, "two thirds of its duration are over without a renewal"
 
 
 async def test_a_holder_that_died_is_outlived(server: ApiServer) -> None:

@@ -1,4 +1,5 @@
-"""Who ends leaves a lease to whoever has it or waits for it, and takes it where nobody does; never do two hold it."""
+"""A process that ends leaves its lease to another holder or candidate, and takes it if there is none; two never
+hold it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +23,7 @@ DOING = Doing("get", "leases.coordination.k8s.io")
 
 
 class Stalling(ManualClock):
-    """Time of which a test may let pass some in which nobody does anything."""
+    """A clock by which a test can let time pass in which no process acts."""
 
     stalled = 0.0
 
@@ -186,7 +187,7 @@ async def test_a_stall_of_our_own_takes_no_time_from_others() -> None:
         assert leaving.result()
 
 
-async def test_where_nobody_waits_it_is_held_again_and_kept_to_the_end() -> None:
+async def test_without_a_candidate_it_is_held_again_and_kept_to_the_end() -> None:
     async with replicas("one") as scene:
         (one,) = scene.replicas
         assert await scene.left(one, within=4)
@@ -220,7 +221,7 @@ async def test_a_server_that_hangs_for_good_is_not() -> None:
         assert not one.another
 
 
-async def test_who_cannot_reach_the_server_leaves_it_to_whom_takes_it_then() -> None:
+async def test_a_holder_that_cannot_reach_the_server_leaves_it_to_the_next() -> None:
     async with replicas("one", "other") as scene:
         one, other = scene.replicas
         one.wire.hangs_until = scene.clock.monotonic() + 20
@@ -244,7 +245,7 @@ async def test_what_a_dead_one_had_is_left_to_another_that_waits_as_well() -> No
         assert other.held
 
 
-async def test_who_was_seen_to_do_nothing_counts_for_nobody() -> None:
+async def test_a_holder_that_was_seen_to_do_nothing_does_not_count() -> None:
     async with replicas("one", kept=of_another(600)) as scene:
         (one,) = scene.replicas
         assert not await scene.left(one)
@@ -269,7 +270,7 @@ async def test_nor_does_a_holder_that_is_refused_it() -> None:
         assert one.error
 
 
-async def test_who_stands_back_takes_it_at_the_end_where_nobody_has() -> None:
+async def test_a_holder_that_stands_back_takes_it_at_the_end_where_no_other_has() -> None:
     async with replicas("one") as scene:
         (one,) = scene.replicas
         one.stand_back(1000)

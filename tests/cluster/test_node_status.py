@@ -69,7 +69,7 @@ async def test_a_resource_is_set_and_taken_away(client: Client) -> None:
     assert find(found, ("status", "capacity", "x/y")) == "1"
 
 
-async def test_a_count_that_somebody_else_has_changed_is_left_alone(client: Client) -> None:
+async def test_a_count_that_another_writer_has_changed_is_left_alone(client: Client) -> None:
     await client.create(NODES, node("n1"))
     await set_extended_resources(client, "n1", {FAN: 3})
     patch = patch_for(await client.get(NODES, "n1"), {FAN: 4})

@@ -124,7 +124,7 @@ async def test_bookmarks_keep_the_version_fresh(
         await pass_time(clock, BOOKMARK_SECONDS + 1)
         newest = str(server.store.revision)
         await until(lambda: it.cache._version == newest, "a bookmark")
-        # History up to the bookmark is forgotten; a watch that ends goes on all the same.
+        # History up to the bookmark is dropped; a watch that ends still continues from there.
         server.store.changes("configmaps").expire(server.store.revision)
         await pass_time(clock, 301)
         put(server, "b")

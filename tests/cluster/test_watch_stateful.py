@@ -128,7 +128,7 @@ class Follow(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """Nobody does anything for a while, and the server is well."""
+        """A while without changes, with a healthy server."""
         self.come_back()
         self.credential(known=True)
         for _ in range(400):

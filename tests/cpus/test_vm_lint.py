@@ -116,11 +116,24 @@ def test_what_is_no_domain_is_one_sentence(text: str, said: str, tmp_path: Path)
         read_domain(tmp_path / "absent")
 
 
-def test_comments_and_entities_are_not_read(tmp_path: Path) -> None:
+def test_comments_are_not_read(tmp_path: Path) -> None:
     file = tmp_path / "domain.xml"
-    file.write_text(
-        "<!DOCTYPE d [<!ENTITY a 'aaaa'>]><domain><!-- <vcpupin vcpu='0' cpuset='1'/> --><cpu mode='&a;'/></domain>"
-    )
+    file.write_text("<domain><!-- <vcpupin vcpu='0' cpuset='1'/> --><cpu mode='custom'/></domain>")
     found = read_domain(file)
     assert found.pins == {}
-    assert found.mode == "&a;"
+    assert found.mode == "custom"
+
+
+@pytest.mark.parametrize(
+    "entities",
+    [
+        "<!ENTITY a 'aaaa'>",
+        "<!ENTITY a SYSTEM 'file:///etc/passwd'>",
+        "<!ENTITY b '" + "b" * 100_000 + "'><!ENTITY a '" + "&b;" * 10_000 + "'>",
+    ],
+)
+def test_entities_are_refused_before_they_are_read(entities: str, tmp_path: Path) -> None:
+    file = tmp_path / "domain.xml"
+    file.write_text(f"<!DOCTYPE d [{entities}]><domain><name>&a;</name><cpu mode='&a;'/></domain>")
+    with pytest.raises(UserError, match="not a libvirt domain"):
+        read_domain(file)

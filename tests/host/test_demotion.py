@@ -173,7 +173,7 @@ async def test_no_step_is_taken_while_the_switch_is_off_for_it_would_drop_page_c
     assert kernel.asked == []
 
 
-async def test_a_switch_that_somebody_turns_off_on_the_way_ends_it(kernel: Kernel) -> None:
+async def test_a_switch_that_is_turned_off_on_the_way_ends_it(kernel: Kernel) -> None:
     answers = iter([True, True])
 
     def go_on() -> bool:
@@ -293,7 +293,7 @@ def test_what_the_kernel_says(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -
     for tier in (4, 22):
         (kernel.tier(tier) / "nodelist").unlink()
     assert "does not report memory tiers" in kernel.demotion.read().missing
-    assert kernel.demotion.read().enabled, "told all the same: it may have to be put back"
+    assert kernel.demotion.read().enabled, "reported, because it may have to be put back"
     kernel.switch.unlink()
     assert "5.15" in kernel.demotion.read().missing
     kernel.switch.mkdir()

@@ -59,7 +59,7 @@ def test_recorded_file_names_the_holders() -> None:
     for entry in checkpoint.entries:
         assert entry.ids
         assert entry.ids <= checkpoint.held(entry.resource)
-    assert checkpoint.held("nobody.example/has-it") == frozenset()
+    assert checkpoint.held("absent.example/resource") == frozenset()
 
 
 def test_example_edited_for_an_article_is_noticed() -> None:

@@ -127,7 +127,7 @@ async def start_pod(node: TestNode, name: str) -> PodRecord:
 
 
 async def put_right(node: TestNode, way: Registration) -> None:
-    """A successor that nobody kills: everything must be as if nothing had happened."""
+    """A successor that is not killed: everything must be as if nothing had happened."""
     (node.paths.root / "withdraw").unlink(missing_ok=True)
     async with Process(node, way) as successor:
         table = node.kubelet.devices.table

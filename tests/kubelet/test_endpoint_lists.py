@@ -54,7 +54,7 @@ async def test_an_id_held_by_a_pod_is_never_dropped(node: TestNode, source: str)
     assert ids(node) == {"fan-0": Health.UNHEALTHY}
 
 
-async def test_nothing_is_dropped_while_nobody_can_say_who_holds_what(
+async def test_nothing_is_dropped_while_the_holders_are_unknown(
     node: TestNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fans = Fans("fan-0", "fan-1")

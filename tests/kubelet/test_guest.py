@@ -1,4 +1,5 @@
-"""The SDK in somebody else's process: what importing it, and serving with it, changes there and what it does not."""
+"""The SDK in another program's process: what importing it and serving with it change there, and what they do
+not."""
 
 import asyncio
 import json
@@ -206,7 +207,7 @@ def test_the_base_class_has_nothing_that_only_a_mock_needs() -> None:
 async def test_a_method_of_a_plugin_that_is_called_gate_is_the_plugins_own(node: TestNode) -> None:
     class Doors(Fans):
         async def gate(self) -> None:
-            raise AssertionError("nobody may call this")
+            raise AssertionError("this must not be called")
 
     await node.serve(Doors("fan-0", "fan-1"))
     await node.devices(FAN, 2)

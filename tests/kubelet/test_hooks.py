@@ -1,4 +1,4 @@
-"""Hardware is opened before its devices are listed, and closed when nobody needs it any more."""
+"""Hardware is opened before its devices are listed, and closed when it is no longer needed."""
 
 import asyncio
 import threading
@@ -80,7 +80,7 @@ async def test_a_plugin_is_opened_first_and_closed_last_and_once(node: TestNode,
     assert hardware.calls == ["open", "devices", "allocate", "devices end", "close"]
 
 
-async def test_a_list_that_nobody_waits_for_any_more_ends_before_the_hardware_is_closed(
+async def test_a_list_that_is_no_longer_awaited_ends_before_the_hardware_is_closed(
     node: TestNode,
 ) -> None:
     class Stopped(Hardware):

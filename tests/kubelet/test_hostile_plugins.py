@@ -225,7 +225,7 @@ async def test_a_folder_that_is_removed_and_made_again_is_watched_again(node: Te
 # --- hanging threads ------------------------------------------------------------------------------
 
 
-async def test_calls_that_hang_in_threads_are_few_and_starve_nobody(node: TestNode) -> None:
+async def test_calls_that_hang_in_threads_are_few_and_starve_no_other(node: TestNode) -> None:
     released = threading.Event()
 
     class Stuck(Fans):
@@ -239,7 +239,7 @@ async def test_calls_that_hang_in_threads_are_few_and_starve_nobody(node: TestNo
         for n in range(MOST_THREADS + 1):
             pod = asyncio.create_task(node.run_pod({FAN: 1}, phase=Phase.FAILED))
             await pass_until(node, pod.done, "the deadline")
-            last = "calls have not come back" in pod.result().status.message
+            last = "calls have not returned" in pod.result().status.message
             assert last == (n == MOST_THREADS), pod.result().status.message
         await node.kubelet.restart()
         await node.devices(OTHER, 1)
@@ -382,7 +382,7 @@ async def test_a_list_that_outgrows_the_limit_only_while_old_ids_leave_gets_thro
 # --- who holds what -------------------------------------------------------------------------------
 
 
-async def test_a_restarted_plugin_waits_until_somebody_can_say_who_holds_what(node: TestNode) -> None:
+async def test_a_restarted_plugin_waits_until_the_holders_are_known(node: TestNode) -> None:
     group = await node.serve(Fans("fan-0", "fan-1"))
     await node.devices(FAN, 2)
     await node.run_pod({FAN: 1})
@@ -418,7 +418,7 @@ async def test_a_plugin_that_sees_the_registry_alone_never_registers_blindly(
 
 
 async def test_a_plugin_whose_twin_came_and_went_registers_again(node: TestNode) -> None:
-    """As in a rolling update that is rolled back: the kubelet listens to the twin, and then to nobody."""
+    """As in a rolling update that is rolled back: the kubelet listens to the twin, and then to no plugin."""
     await node.serve(Fans("fan-0"))
     await node.devices(FAN, 1)
     first = node.kubelet.devices.socket_of(FAN)
@@ -475,4 +475,4 @@ async def test_plugins_get_the_clock_of_their_sdk_and_keep_their_own(node: TestN
     await node.kill(group)
     other = ManualClock()
     await node.serve(plugin, clock=other)
-    assert plugin.clock is other, "served again, it goes by the time of whoever serves it"
+    assert plugin.clock is other, "served again, it uses the clock with which it is served"

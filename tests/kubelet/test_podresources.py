@@ -93,7 +93,7 @@ async def test_a_kubelet_that_answers_for_no_single_pod_is_asked_for_all_but_not
         assert kubelet.asked == ["a/p"]
 
 
-async def test_a_kubelet_that_is_not_there_or_fails_tells_of_nobody(tmp_path: Path) -> None:
+async def test_a_kubelet_that_is_not_there_or_fails_lists_no_pod(tmp_path: Path) -> None:
     kubelet = Kubelet(tmp_path, "a/p")
     assert "no such file" in (await kubelet.known("a/p")).silent
     async with kubelet.serving():

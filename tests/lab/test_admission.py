@@ -99,7 +99,7 @@ async def test_a_lost_device_keeps_a_container_that_is_down_from_coming_back(nod
         table.wish(record.pod.uid, "main", FAN, 1, None)
 
 
-async def test_a_list_beyond_four_mebibytes_ends_the_stream_of_whoever_sends_it(node: TestNode) -> None:
+async def test_a_list_beyond_four_mebibytes_ends_the_stream_of_its_sender(node: TestNode) -> None:
     """The SDK refuses such a list; a plugin without it finds out here."""
     message = dp.ListAndWatchResponse(
         devices=[dp.Device(ID=f"{n:0100}", health="Healthy") for n in range(40_000)]
@@ -248,7 +248,7 @@ async def test_from_1_37_a_connected_socket_path_cannot_register_again() -> None
     [
         (dp.RegisterRequest(version="v1alpha", resource_name=FAN), "API version"),
         (dp.RegisterRequest(version="v1beta1", resource_name="fan"), "invalid"),
-        (dp.RegisterRequest(version="v1beta1", resource_name=FAN, endpoint="nobody.sock"), "failed to dial"),
+        (dp.RegisterRequest(version="v1beta1", resource_name=FAN, endpoint="absent.sock"), "failed to dial"),
     ],
 )
 async def test_registrations_that_are_refused(

@@ -9,7 +9,7 @@ async def come(order: AdmissionOrder, let_in: list[int], number: int) -> None:
     async with order:
         let_in.append(number)
         await asyncio.sleep(0)
-        assert let_in[-1] == number, "nobody else is let in meanwhile"
+        assert let_in[-1] == number, "no other is let in meanwhile"
 
 
 async def test_all_are_let_in_one_by_one_in_another_order_and_always_the_same() -> None:
@@ -23,7 +23,7 @@ async def test_all_are_let_in_one_by_one_in_another_order_and_always_the_same() 
     assert orders[0] == orders[1] != list(range(20))
 
 
-async def test_who_gives_up_keeps_nobody_waiting() -> None:
+async def test_a_waiter_that_gives_up_holds_up_no_other() -> None:
     order, let_in = AdmissionOrder(), list[int]()
     tasks = [asyncio.create_task(come(order, let_in, number)) for number in range(10)]
     await asyncio.sleep(0)

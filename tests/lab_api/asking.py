@@ -54,7 +54,7 @@ class Http:
         return self._session
 
     def as_bearer(self, token: str) -> "Http":
-        """The same server, asked by somebody else."""
+        """The same server, asked by another user."""
         return Http(self.session, self.url, token)
 
     async def ask(

@@ -174,7 +174,7 @@ async def test_what_is_no_http_at_all(api: Http) -> None:
     assert (await api.get("/healthz")).body == b"ok"
 
 
-async def test_what_nobody_can_read_is_not_acceptable(api: Http) -> None:
+async def test_a_form_that_is_not_offered_is_not_acceptable(api: Http) -> None:
     answer = await api.get(PODS, accept="text/html")
     assert (answer.code, answer.body["reason"]) == (406, "NotAcceptable")
     assert (await api.get(PODS, accept="application/vnd.kubernetes.protobuf,*/*")).code == 200

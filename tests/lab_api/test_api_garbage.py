@@ -1,4 +1,4 @@
-"""What nobody owns any more is collected: with its owner, its namespace or its node."""
+"""Objects without an owner are collected: with their owner, their namespace or their node."""
 
 import pytest
 
@@ -71,9 +71,9 @@ async def test_an_object_stays_while_one_of_its_owners_does(cluster: Cluster) ->
 
 
 async def test_an_object_of_an_owner_that_never_was_is_collected(cluster: Cluster) -> None:
-    nobody = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
+    missing = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
     foreign = {"apiVersion": "example.com/v1", "kind": "Widget", "name": "x", "uid": "u"}
-    for name, owner in (("a", nobody), ("b", foreign)):
+    for name, owner in (("a", missing), ("b", foreign)):
         cluster.create(CONFIG_MAPS, {"metadata": {"name": name, "ownerReferences": [owner]}})
     await cluster.settle()
     assert [stored.key.name for stored in cluster.store.items(CONFIG_MAPS.storage)] == ["b"]

@@ -41,7 +41,7 @@ amounts = st.dictionaries(st.sampled_from(["cpu", FAN, "x/y"]), st.sampled_from(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["kubelet", "kubectl", "curl"]), amounts), max_size=8))
-def test_whoever_changed_a_value_last_owns_it(writes: list[tuple[str, dict[str, str]]]) -> None:
+def test_the_last_writer_of_a_value_owns_it(writes: list[tuple[str, dict[str, str]]]) -> None:
     entries: list[dict[str, Any]] = []
     body: dict[str, Any] = {"metadata": {}, "status": {"capacity": {}}}
     owners: dict[str, str] = {}

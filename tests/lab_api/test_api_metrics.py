@@ -182,7 +182,7 @@ async def test_what_has_no_metrics_is_not_found(api: Http, cluster: Measured, pa
         ({CPU: "1", MEMORY: "none"}, None),
     ],
 )
-async def test_annotations_say_what_a_node_uses_or_that_nobody_knows(
+async def test_annotations_say_what_a_node_uses_or_that_it_is_unknown(
     api: Http, cluster: Measured, told: dict[str, str], usage: dict[str, str] | None
 ) -> None:
     cluster.node("vm", 0.5, 1 << 30, told=told)
@@ -190,7 +190,7 @@ async def test_annotations_say_what_a_node_uses_or_that_nobody_knows(
     assert [item["usage"] for item in items] == ([usage] if usage else [])
 
 
-async def test_a_node_that_nobody_measures_uses_what_it_is_told_now(
+async def test_a_node_that_is_not_measured_uses_what_it_is_told_now(
     api: Http, cluster: Measured, clock: ManualClock
 ) -> None:
     cluster.node("vm", told={MEMORY: "1Gi"})

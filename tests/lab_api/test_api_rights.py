@@ -171,7 +171,7 @@ async def test_bad_and_missing_credentials(api: Http) -> None:
     assert (await anonymous.get("/api/v1")).code == 403
 
 
-async def test_discovery_is_open_to_whoever_is_known(api: Http, server: ApiServer) -> None:
+async def test_discovery_is_open_to_every_known_user(api: Http, server: ApiServer) -> None:
     server.authenticator.add_token("t", ANN)
     ann = api.as_bearer("t")
     for path in ("/api", "/api/v1", "/apis", "/apis/apps/v1", "/openapi/v2", "/openapi/v3", "/version"):

@@ -96,7 +96,7 @@ def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
         store.close()
 
 
-async def test_nobody_is_woken_before_the_end_of_a_transaction() -> None:
+async def test_no_reader_is_woken_before_the_end_of_a_transaction() -> None:
     store = ObjectStore()
     turn = store.changes("pods").turn()
     with store.transaction():
@@ -143,7 +143,7 @@ def test_state_is_found_again(tmp_path: Path) -> None:
     assert again.revision == 3
     assert [one.key.name for one in again.lookup("pods", NODE, "vm")] == ["a"]
     assert again.keep("ca", lambda: b"another") == secret
-    # What was missed while nobody looked is not known any more: such a client lists again.
+    # Changes that were missed meanwhile are no longer known: such a client lists again.
     assert again.changes("pods").after(2) is None
     assert again.changes("pods").after(3) == 0
     again.close()
@@ -163,7 +163,7 @@ def test_a_state_file_is_for_one_process_and_of_one_kind(tmp_path: Path) -> None
     other.execute("CREATE TABLE t (x)")
     other.commit()
     other.close()
-    with pytest.raises(UserError, match="database of something else"):
+    with pytest.raises(UserError, match="database of another program"):
         Disk(tmp_path / "other")
     with pytest.raises(UserError, match="cannot be opened"):
         Disk(tmp_path / "missing" / "state")

@@ -243,7 +243,7 @@ async def test_a_client_that_leaves_is_forgotten(api: Http, server: ApiServer) -
     idle = len(asyncio.all_tasks())
     async with api.watch(CM) as watching:
         watching.response.close()
-    while len(asyncio.all_tasks()) > idle:  # noqa: ASYNC110 -- the other side of a socket tells nobody
+    while len(asyncio.all_tasks()) > idle:  # noqa: ASYNC110 -- the other side of a socket cannot be awaited
         await asyncio.sleep(0)
 
 

@@ -11,7 +11,7 @@ from colocate.lab.api.resources import EVENTS, NODES, PODS
 from colocate.lab.cluster import MACHINE, LabCluster
 from colocate.lab.nodes.shape import generated
 from colocate.lab.nodes.waiting_pods import PATIENCE
-from colocate.lab.scheduler.configuration import named
+from colocate.lab.scheduler.configuration import Configuration, Profile
 from tests.support.waiting import until
 
 
@@ -35,7 +35,7 @@ def events(cluster: LabCluster, name: str) -> dict[str, str]:
 
 
 async def test_a_second_scheduler_leaves_ordinary_pods_to_the_first(tmp_path: Path) -> None:
-    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=named("second"))
+    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=Configuration((Profile("second"),)))
     async with cluster.running():
         add_pod(cluster, "ordinary")
         add_pod(cluster, "special", schedulerName="second")
@@ -43,7 +43,11 @@ async def test_a_second_scheduler_leaves_ordinary_pods_to_the_first(tmp_path: Pa
 
 
 async def test_a_configuration_with_the_default_name_takes_its_place(tmp_path: Path) -> None:
-    cluster = LabCluster(tmp_path, nodes=generated(1), scheduling=named("default-scheduler", "second"))
+    cluster = LabCluster(
+        tmp_path,
+        nodes=generated(1),
+        scheduling=Configuration((Profile("default-scheduler"), Profile("second"))),
+    )
     async with cluster.running():
         add_pod(cluster, "ordinary")
         await until(lambda: node_of(cluster, "ordinary") != "", "placed")
@@ -60,8 +64,8 @@ async def test_a_pod_for_a_node_or_scheduler_that_is_not_there_is_told_so(tmp_pa
             await clock.advance(PATIENCE)
         await until(lambda: all(events(cluster, name) for name in ("seed", "stranger")), "the events")
         assert events(cluster, "seed") == {
-            "NoSuchNode": "spec.nodeName is cxl-server, and there is no such node here (this-machine): take it out, "
-            "or start the lab with --node-name cxl-server, which calls this machine so"
+            "NoSuchNode": "spec.nodeName is cxl-server, and there is no such node here (this-machine): remove it, "
+            "or start the lab with --node-name cxl-server, which gives this machine that name"
         }
         assert "the lab runs default-scheduler" in events(cluster, "stranger")["NoSuchScheduler"]
         for _ in range(3):

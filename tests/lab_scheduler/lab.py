@@ -13,6 +13,7 @@ from colocate.lab.api.objects import Object, at, condition, rfc3339
 from colocate.lab.api.registry import Identities, ObjectRegistry
 from colocate.lab.api.resources import EVENTS, NODES, PODS, PRIORITY_CLASSES
 from colocate.lab.api.store import ObjectStore
+from colocate.lab.scheduler.configuration import Configuration, Profile
 from colocate.lab.scheduler.facts import SchedulableNode, SchedulablePod, read_node, read_pod
 from colocate.lab.scheduler.requests import Account
 
@@ -48,6 +49,11 @@ def node(
 
 def taint(key: str, effect: str = "NoSchedule", value: str = "") -> Object:
     return {"key": key, "effect": effect, **({"value": value} if value else {})}
+
+
+def named(*scheduler_names: str) -> Configuration:
+    """A configuration with a plain profile for each name."""
+    return Configuration(tuple(Profile(name) for name in scheduler_names))
 
 
 def pod_facts(body: Object | None = None, **spec: Any) -> SchedulablePod:

@@ -177,7 +177,7 @@ def test_certificates_from_files_and_from_data(tmp_path: Path) -> None:
         (ExtenderTls(server_name="a"), False, ssl.CERT_REQUIRED),
     ],
 )
-def test_whom_to_believe(tls: ExtenderTls, enable_https: bool, mode: ssl.VerifyMode) -> None:
+def test_which_authorities_are_trusted(tls: ExtenderTls, enable_https: bool, mode: ssl.VerifyMode) -> None:
     context = client_context(ExtenderSettings("https://a", tls=tls, enable_https=enable_https))
     assert isinstance(context, ssl.SSLContext)
     assert context.verify_mode is mode

@@ -168,7 +168,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("kind", [*BAD, "its own error", "a node that nobody knows"])
+@pytest.mark.parametrize("kind", [*BAD, "its own error", "an unknown node"])
 async def test_a_filter_that_fails_fails_the_pod_until_it_answers(
     lab: Lab, extender: FakeExtender, kind: str
 ) -> None:
@@ -176,7 +176,7 @@ async def test_a_filter_that_fails_fails_the_pod_until_it_answers(
     lab.add_pod("p")
     own: dict[str, Any] = {
         "its own error": {"Error": "no metrics"},
-        "a node that nobody knows": {"NodeNames": ["n9"]},
+        "an unknown node": {"NodeNames": ["n9"]},
     }
     extender.status, answer = BAD.get(kind) or (200, encode(own[kind]))
     extender.answers["filter"] = lambda _: answer
@@ -233,7 +233,7 @@ async def test_an_extender_that_is_not_there_is_outlived(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
-async def test_nobody_waits_longer_than_the_timeout(lab: Lab, extender: FakeExtender, verb: str) -> None:
+async def test_no_pod_waits_longer_than_the_timeout(lab: Lab, extender: FakeExtender, verb: str) -> None:
     lab.add_node("n1")
     lab.add_node("n2")
     asked, never = asyncio.Event(), asyncio.Event()

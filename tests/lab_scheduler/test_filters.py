@@ -23,7 +23,7 @@ def test_a_plain_pod_goes_to_a_plain_node() -> None:
     assert reasons(pod(), node()) == ()
 
 
-def test_a_cordoned_node_takes_nobody_but_who_tolerates_it() -> None:
+def test_a_cordoned_node_takes_only_pods_that_tolerate_it() -> None:
     cordoned = node()
     cordoned["spec"]["unschedulable"] = True
     assert reasons(pod(), cordoned) == (CORDONED,)

@@ -12,11 +12,10 @@ from colocate.lab.api.objects import Object, condition, is_terminating
 from colocate.lab.api.registry import ObjectRegistry
 from colocate.lab.api.resources import NODES, PODS
 from colocate.lab.api.status import conflict
-from colocate.lab.scheduler import configuration
 from colocate.lab.scheduler.loop import Scheduler
 
 from .conftest import scheduling
-from .lab import GPU, Lab, recorded, taint
+from .lab import GPU, Lab, named, recorded, taint
 
 
 async def test_pods_are_bound_and_said_to_be(lab: Lab) -> None:
@@ -43,7 +42,7 @@ async def test_the_recorded_unschedulable_pod(lab: Lab) -> None:
     shown, event = recorded("pod-unschedulable.json"), recorded("events-unschedulable.json")["items"][0]
     for number in range(1000):
         lab.add_node(f"n{number}")
-    async with scheduling(lab, configuration.named("plain")) as scheduler:
+    async with scheduling(lab, named("plain")) as scheduler:
         lab.add_pod("unschedulable", {"test.com/colocation-memory": "400"}, schedulerName="plain")
         await scheduler.settled()
     (said,) = lab.pod("unschedulable")["status"]["conditions"]
@@ -134,7 +133,7 @@ async def test_a_waiting_pod_is_placed_when_what_stood_in_its_way_is_gone(
         assert lab.node_of("waiting")
 
 
-async def test_a_heartbeat_wakes_nobody_and_repetitions_are_counted_in_one_event(lab: Lab) -> None:
+async def test_a_heartbeat_wakes_no_pod_and_repetitions_are_counted_in_one_event(lab: Lab) -> None:
     lab.add_node("n1")
     async with scheduling(lab) as scheduler:
         lab.add_pod("waiting", {"cpu": "8"})
@@ -158,7 +157,7 @@ async def test_several_scheduler_names_and_those_of_others(lab: Lab) -> None:
     lab.add_pod("plain")
     lab.add_pod("ours-1", schedulerName="one")
     lab.add_pod("ours-2", schedulerName="two")
-    async with scheduling(lab, configuration.named("one", "two")):
+    async with scheduling(lab, named("one", "two")):
         pass
     assert set(lab.placed()) == {"ours-1", "ours-2"}
     assert {event["reportingComponent"] for event in lab.events()} == {"one", "two"}
@@ -170,8 +169,8 @@ async def test_two_schedulers_over_one_cluster_count_each_others_pods(lab: Lab) 
         lab.add_pod(f"a{number}", {"cpu": "1"}, schedulerName="one")
         lab.add_pod(f"b{number}", {"cpu": "1"}, schedulerName="two")
     async with (
-        Scheduler(lab.registry, configuration.named("one"), Random(1)) as one,
-        Scheduler(lab.registry, configuration.named("two"), Random(1)) as two,
+        Scheduler(lab.registry, named("one"), Random(1)) as one,
+        Scheduler(lab.registry, named("two"), Random(1)) as two,
     ):
         await one.settled()
         await two.settled()
@@ -221,7 +220,7 @@ async def test_finished_pods_hold_nothing_and_stopping_ones_all(lab: Lab) -> Non
         assert lab.node_of("next") == "n1"
 
 
-async def test_a_pod_that_somebody_else_binds_first_is_left_to_them(
+async def test_a_pod_that_another_scheduler_binds_first_is_left_to_it(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_node("n1")

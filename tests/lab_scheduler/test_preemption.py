@@ -1,4 +1,4 @@
-"""Who goes for whom: from the least harm done to what the objects show of it."""
+"""Which pods are preempted for which: from the least harm to what the objects show."""
 
 import pytest
 
@@ -148,7 +148,7 @@ async def test_the_way_of_a_preemption(lab: Lab) -> None:
         lab.delete_pod(victim)
         lab.add_pod("late", {"cpu": "2"})
         await scheduler.settled()
-        assert lab.node_of("late") is None, "the room is kept for whom it was made"
+        assert lab.node_of("late") is None, "the room is kept for the pod that preempted"
         await lab.clock.advance(1)
         await scheduler.settled()
         assert lab.node_of("high") == "n1"

@@ -1,4 +1,4 @@
-"""What holds whatever the cluster and whoever comes: nobody is promised what is not there."""
+"""For any cluster and any pods: no pod is promised resources that do not exist."""
 
 import asyncio
 from random import Random

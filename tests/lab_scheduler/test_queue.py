@@ -102,7 +102,7 @@ def test_a_pod_whose_wishes_change_is_tried_again() -> None:
     assert names(queue, 5) == ["a"]
 
 
-def test_nobody_is_forgotten_for_longer_than_five_minutes() -> None:
+def test_no_pod_is_forgotten_for_longer_than_five_minutes() -> None:
     queue = filled(facts("a"))
     queue.put_aside(take(queue), FilterCause.RESOURCES, now=0)
     assert queue.next_time() == LONGEST_WAIT

@@ -51,7 +51,7 @@ def size(found: object) -> int:
 
 
 LARGE: dict[str, dict[str, Any]] = {
-    "annotations that nobody reads": pod({"example.com/long": "x" * CAPACITY}),
+    "annotations that are not read": pod({"example.com/long": "x" * CAPACITY}),
     "many annotations": pod({f"example.com/{i}": "x" for i in range(CAPACITY // 20)}),
     "annotations that are read": pod(
         dict.fromkeys((*LONGEST, MAY_MOVE, SCALING, ANNOUNCED), "x" * (CAPACITY // 40))
@@ -101,7 +101,7 @@ def test_every_resource_of_a_dialect_is_read_and_every_variable_that_it_sets() -
 
 
 @pytest.mark.parametrize("key", sorted(LONGEST))
-def test_a_text_that_is_too_long_stays_too_long_for_whoever_reads_it(key: str) -> None:
+def test_a_text_that_is_too_long_stays_too_long_for_every_reader(key: str) -> None:
     longest = LONGEST[key]
     assert len(read(pod({key: "x" * longest}), GpuPod).annotations[key]) == longest
     assert len(read(pod({key: "x" * CAPACITY}), GpuPod).annotations[key]) == longest + 1

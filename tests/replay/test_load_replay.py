@@ -66,7 +66,7 @@ def test_another_tie_break_is_another_run_of_the_same_workload() -> None:
 
 
 @pytest.mark.parametrize("policy", ["balanced", "load-aware:filter:points=1", "taints", "default"])
-def test_whoever_looks_at_the_load_leaves_fewer_hot_nodes_than_stock(policy: str) -> None:
+def test_policies_that_look_at_the_load_leave_fewer_hot_nodes_than_stock(policy: str) -> None:
     seeds = (1, 2)
     assert sum(hot(policy, seed).hot for seed in seeds) < sum(hot("stock", seed).hot for seed in seeds)
 

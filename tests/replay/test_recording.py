@@ -97,7 +97,7 @@ def test_a_pod_goes_to_nodes_with_the_taints_of_its_own() -> None:
         assert LoadRun(workload, contenders(policy)[0], 1).run().placed[later] == 0
 
 
-def test_pods_that_nobody_measures_share_what_their_node_uses() -> None:
+def test_unmeasured_pods_share_what_their_node_uses() -> None:
     recorder = LoadRecorder()
     for minute in range(MINUTES):
         taken = snapshot.take(seen(minute))
@@ -199,7 +199,7 @@ def test_a_strangers_recording_of_uses_that_are_none_is_a_broken_one(odd: float)
     whole = recorded(LoadRecorder()).recording()
     samples = array("f", [odd] * MINUTES).tobytes()
     nodes = (msgspec.structs.replace(whole.nodes[0], cpu=samples), *whole.nodes[1:])
-    with pytest.raises(UserError, match="uses that nothing can have"):
+    with pytest.raises(UserError, match="has impossible values"):
         recorded_workload(msgspec.structs.replace(whole, nodes=nodes), "a file")
 
 

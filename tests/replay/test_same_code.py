@@ -87,7 +87,7 @@ def answered(one: Asked) -> list[int]:
     clock = ManualClock(one.now)
     settings: LoadSettings = restored.settings
     decisions = DecisionLog(Decisions(), settings, shadow=False)
-    client = Client(Connection("http://127.0.0.1:9", "nobody"))
+    client = Client(Connection("http://127.0.0.1:9", "nowhere"))
     judge = LoadJudge(TableFeed(restored, decisions, client, clock), decisions, clock)
     body = msgspec.json.encode({"Pod": one.pod, "Nodes": None, "NodeNames": one.names})
     return list(judge.prioritize(read_question(body), "a caller"))

@@ -16,6 +16,12 @@ CPU = "devices/system/cpu"
 NODE = "devices/system/node"
 
 
+def mask_text(cpus: CpuSet) -> str:
+    """A mask as the kernel writes it."""
+    shifts = range((max(1, cpus.mask.bit_length()) - 1) // 32 * 32, -1, -32)
+    return ",".join(f"{cpus.mask >> shift & 0xFFFFFFFF:08x}" for shift in shifts)
+
+
 class Told(msgspec.Struct, frozen=True, kw_only=True):
     """What the machine tells."""
 
@@ -49,7 +55,7 @@ def files(topology: CpuTopology, told: Told | None = None) -> dict[str, str]:
         if told.siblings and told.sibling_lists:
             written[f"{own}/topology/thread_siblings_list"] = str(cores[cpu.core])
         elif told.siblings:
-            written[f"{own}/topology/thread_siblings"] = cores[cpu.core].mask_text
+            written[f"{own}/topology/thread_siblings"] = mask_text(cores[cpu.core])
         written |= _cache(f"{own}/cache/index0", 1, cpu.core, cores[cpu.core])
         if cpu.l3 is not None:
             written |= _cache(f"{own}/cache/index3", 3, cpu.l3, l3s[cpu.l3], told)
@@ -59,7 +65,7 @@ def files(topology: CpuTopology, told: Told | None = None) -> dict[str, str]:
         own = f"{NODE}/node{node.id}"
         if not told.node_links:
             name = "cpulist" if told.cpulists else "cpumap"
-            written[f"{own}/{name}"] = str(node.cpus) if told.cpulists else node.cpus.mask_text
+            written[f"{own}/{name}"] = str(node.cpus) if told.cpulists else mask_text(node.cpus)
         if told.distances:
             written[f"{own}/distance"] = " ".join(str(node.distance(other.id)) for other in topology.nodes)
         if told.memory and node.memory is not None:

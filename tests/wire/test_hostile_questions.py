@@ -1,4 +1,4 @@
-"""Questions that are made to cost whoever reads them: each is refused before anything is made of it."""
+"""Questions that are made to be expensive to read: each is refused before it is decoded."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ def test_a_server_answers_and_one_that_is_gone_does_not(here: Path) -> None:
     assert not is_served(path)
 
 
-def test_where_no_socket_is_nobody_listens(here: Path) -> None:
+def test_where_no_socket_is_no_process_listens(here: Path) -> None:
     Path("file").touch()
     for path in ("none", "file", "file/below", "n" * (MAX_SOCKET_PATH + 1), f"no/{'n' * MAX_SOCKET_PATH}"):
         assert not answers(Path(path))

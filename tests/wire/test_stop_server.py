@@ -1,4 +1,4 @@
-"""A server is stopped wholly, whoever is cancelled meanwhile."""
+"""A server is stopped completely, whatever is cancelled meanwhile."""
 
 import asyncio
 from typing import cast

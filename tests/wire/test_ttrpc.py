@@ -231,7 +231,7 @@ class TestLink:
 
     async def test_frames_of_other_kinds_and_connections_are_passed_over(self, linked: Linked) -> None:
         linked.runtime.send(
-            mux.pieces(77, b"for somebody else")
+            mux.pieces(77, b"for another connection")
             + mux.pieces(1, struct.pack(">IIBB", 3, 9, 3, 0) + b"abc")
             + mux.pieces(2, struct.pack(">IIBB", 3, 9, 1, 0) + b"abc")
             + mux.pieces(2, struct.pack(">IIBB", 0, 99, 2, 0))

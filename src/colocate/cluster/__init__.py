@@ -1,7 +1,7 @@
-"""The edge to the cluster: how to reach its API server, ask it, follow it and tell it. No decisions here.
+"""The edge to the cluster: connects to the API server, reads, watches and writes objects. No decisions here.
 
-Nothing in this room chooses what to evict, patch or report; it carries out what it is given and says how
-that went. It knows nothing of the embedded cluster: to it, a lab and a real cluster are the same.
+Nothing here chooses what to evict, patch or report; it carries out what callers ask and returns the result. A lab
+and a real cluster are the same to it.
 """
 
 from colocate.cluster.changes import Added, Change, Deleted, Key, Modified

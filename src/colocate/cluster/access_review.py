@@ -1,6 +1,6 @@
-"""Whether the API server would let this identity do something: asked by SelfSubjectAccessReview, and nothing is done.
+"""Asks the API server by SelfSubjectAccessReview whether this identity may do something, without doing it.
 
-The server itself is asked, so that every authoriser counts, not RBAC alone.
+The server answers for every authoriser, not only for RBAC.
 """
 
 import msgspec
@@ -10,20 +10,20 @@ from colocate.cluster.resources import Resource
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """One thing that an identity may be allowed to do."""
+    """One permission: a verb on a resource."""
 
     verb: str
     resource: str
     subresource: str = ""
     group: str = ""
     namespace: str = ""
-    """All of them, where it is empty."""
+    """The namespace; empty means all namespaces."""
     name: str = ""
-    """Any, likewise."""
+    """The name of the object; empty means any object."""
 
     @property
     def named(self) -> str:
-        """As kubectl and RBAC write it."""
+        """The resource as kubectl and RBAC write it."""
         resource = f"{self.resource}.{self.group}" if self.group else self.resource
         return f"{resource}/{self.subresource}" if self.subresource else resource
 
@@ -49,7 +49,7 @@ _REVIEWS = Resource(
 
 
 async def is_allowed(client: Client, permission: Permission) -> bool:
-    """ClusterError where the server does not say."""
+    """Whether the permission is granted; ClusterError where the server does not answer."""
     attributes = {
         "verb": permission.verb,
         "group": permission.group,

@@ -1,7 +1,7 @@
-"""The objects that a watch cache holds: what an event or a list changes in them, told as changes. No I/O.
+"""The objects of a watch cache; turns events and lists into changes. No I/O.
 
-Every object is kept in the caller's shape and with its uid, nothing else. Two states that are equal in that
-shape are the same to the caller: only what it can see is told as a change.
+Each object is kept in the caller's shape together with its uid. Only differences that are visible in that shape are
+reported as changes.
 """
 
 from collections.abc import Callable, Hashable, Iterator
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 _Name = Annotated[str, msgspec.Meta(max_length=253)]
-"""As long as the API allows names to be; uids and versions are shorter."""
+"""At most as long as the API allows names to be; uids and versions are shorter."""
 
 
 class ObjectMarks(msgspec.Struct, frozen=True, rename="camel"):
-    """What every object says about itself."""
+    """The metadata that every object has."""
 
     name: _Name = ""
     namespace: _Name = ""
@@ -35,7 +35,7 @@ _MARKS = msgspec.json.Decoder(_Marked)
 
 
 def marks_of(raw: bytes | msgspec.Raw) -> ObjectMarks:
-    """Raises ValueError (msgspec's), or RecursionError, where it is no object at all."""
+    """The metadata of an object; ValueError (msgspec's) or RecursionError where it is not an object."""
     return _MARKS.decode(raw).metadata
 
 
@@ -45,7 +45,7 @@ class _Held(msgspec.Struct, Generic[T], gc=False):
 
 
 class ObjectIndex(Generic[T]):
-    """Finds objects by a value that a function reads from them: pods by node, say."""
+    """Finds objects by a value that a function reads from them, such as pods by node."""
 
     def __init__(self, held: dict[Key, _Held[T]], function: Callable[[T], Hashable]) -> None:
         self._held = held
@@ -64,7 +64,7 @@ class ObjectIndex(Generic[T]):
         return list(self._keys)
 
     def move(self, key: Key, old: T | None, new: T | None) -> None:
-        """An object has changed, come (no old) or gone (no new)."""
+        """Update the index after an object has changed, was added (no old) or removed (no new)."""
         before = None if old is None else self._function(old)
         after = None if new is None else self._function(new)
         if before == after:
@@ -79,7 +79,7 @@ class ObjectIndex(Generic[T]):
 
 
 class CachedObjects(Generic[T]):
-    """Objects by key, kept up to date by what the server says."""
+    """Objects by key, updated from events and lists."""
 
     def __init__(self, shape: type[T]) -> None:
         self._decoder = msgspec.json.Decoder(shape)
@@ -87,7 +87,7 @@ class CachedObjects(Generic[T]):
         self._indexes: list[ObjectIndex[T]] = []
         self._namespaces: dict[str, str] = {}
         self.skipped: dict[Key, str] = {}
-        """Objects that cannot be read as they are now, and why. Of each, the last readable state is kept."""
+        """Objects whose current state cannot be read, and why. The last readable state of each is kept."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -103,7 +103,7 @@ class CachedObjects(Generic[T]):
         return ((key, held.value) for key, held in self._held.items())
 
     def add_index(self, function: Callable[[T], Hashable]) -> ObjectIndex[T]:
-        """An index, kept from now on. An object for which the function gives None is not in it."""
+        """Add an index, kept current from now on. Objects for which the function returns None are left out."""
         index = ObjectIndex(self._held, function)
         for key, held in self._held.items():
             index.move(key, None, held.value)
@@ -111,18 +111,18 @@ class CachedObjects(Generic[T]):
         return index
 
     def key_of(self, marks: ObjectMarks) -> Key:
-        # Thousands of objects share a namespace: one text for all of them.
+        # Thousands of objects share a namespace: keep one string for all.
         return Key(self._namespaces.setdefault(marks.namespace, marks.namespace), marks.name)
 
     def put(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
-        """An object as it is now."""
+        """Take the current state of an object."""
         key = self.key_of(marks)
         held = self._held.get(key)
         try:
             value = self._decoder.decode(raw)
         except (ValueError, RecursionError) as error:
             self.skipped[key] = str(error)
-            # The old one under that name is another object, and it is gone.
+            # The old object under that name is another one, and is gone.
             return self._drop(key, None) if held is not None and held.uid != marks.uid else []
         self.skipped.pop(key, None)
         if held is None:
@@ -137,7 +137,7 @@ class CachedObjects(Generic[T]):
         return [Modified(key, old, value)]
 
     def remove(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> list[Change[T]]:
-        """An object is gone; `raw` is its last state, if that can be read."""
+        """Remove an object; `raw` is its last state, if that can be read."""
         key = self.key_of(marks)
         self.skipped.pop(key, None)
         held = self._held.get(key)
@@ -150,7 +150,7 @@ class CachedObjects(Generic[T]):
         return self._drop(key, last)
 
     def keep_only(self, keys: set[Key]) -> list[Change[T]]:
-        """After a list: what was not in it is gone, and was missed."""
+        """Remove every object that was not in a new list: its deletion was missed."""
         for key in self.skipped.keys() - keys:
             del self.skipped[key]
         gone = [key for key in self._held if key not in keys]
@@ -169,13 +169,13 @@ class CachedObjects(Generic[T]):
         return [Deleted(key, held.value if last is None else last)]
 
     def knows(self, marks: ObjectMarks) -> bool:
-        """Whether this very object, by its uid, is held in whatever state."""
+        """Whether the cache has this object, by uid, in any state."""
         key = self.key_of(marks)
         held = self._held.get(key)
         return held.uid == marks.uid if held is not None else key in self.skipped
 
     def agrees(self, marks: ObjectMarks, raw: bytes | msgspec.Raw) -> bool:
-        """Whether an object is held just as it is given."""
+        """Whether the cache has the object in exactly this state."""
         key = self.key_of(marks)
         held = self._held.get(key)
         try:

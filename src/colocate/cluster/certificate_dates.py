@@ -1,7 +1,7 @@
-"""Until when a certificate is good: the one field that explains most refusals. Pure; verifies nothing.
+"""Reads when a certificate expires, which explains most refusals. Pure; verifies nothing.
 
-The ssl module shows the dates of the other side's certificate only, and a library for X.509 would cost every
-agent more memory than it has for the rest of TLS.
+The ssl module shows only the dates of the peer's certificate, and a library for X.509 would cost every agent more
+memory than the rest of TLS.
 """
 
 import ssl
@@ -13,7 +13,8 @@ _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 def not_after(pem: str) -> float | None:
-    """The end of the first certificate in a text, as seconds since the epoch; None where there is none."""
+    """When the first certificate in a text expires, in seconds since the epoch; None where there is no
+    certificate."""
     start, end = pem.find(_BEGIN), pem.find(_END)
     if start < 0 or end < start:
         return None
@@ -33,7 +34,7 @@ def _end_of(der: bytes) -> float:
     end = _after(der, _inside(der, place))
     text = der[_inside(der, end) : _after(der, end)].decode("ascii")
     if der[end] == _UTC_TIME:
-        # Two digits of a year: 50 to 99 are of the last century (RFC 5280).
+        # A year of two digits: 50 to 99 mean 1950 to 1999 (RFC 5280).
         text = ("19" if text[:2] >= "50" else "20") + text
     elif der[end] != _GENERALIZED_TIME:
         raise ValueError("no time")
@@ -41,13 +42,13 @@ def _end_of(der: bytes) -> float:
 
 
 def _inside(der: bytes, place: int) -> int:
-    """Where the content of the element at a place begins."""
+    """The index where the content of an element begins."""
     length = der[place + 1]
     return place + 2 + (length & 0x7F if length & 0x80 else 0)
 
 
 def _after(der: bytes, place: int) -> int:
-    """Where the element after the one at a place begins."""
+    """The index where the next element begins."""
     start, length = _inside(der, place), der[place + 1]
     if length & 0x80:
         length = int.from_bytes(der[place + 2 : start], "big")

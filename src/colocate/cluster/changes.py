@@ -1,4 +1,4 @@
-"""What can happen to an object that is followed. Pure."""
+"""Changes of a watched object. Pure."""
 
 from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 class Key(NamedTuple):
-    """Which object. The namespace of a cluster-scoped object is empty."""
+    """The key of an object. The namespace of a cluster-scoped object is empty."""
 
     namespace: str
     name: str
@@ -25,7 +25,7 @@ class Added(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Modified(msgspec.Struct, Generic[T], frozen=True):
-    """An object that has changed in what the caller reads of it."""
+    """An object that has changed in the fields that the caller reads."""
 
     key: Key
     old: T

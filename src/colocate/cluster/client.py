@@ -1,14 +1,14 @@
-"""The API client: a few operations on objects of any kind, typed by the caller, with errors that can be read.
+"""The API client: a few operations on objects of any kind, typed by the caller, with readable errors.
 
-Objects are decoded by msgspec straight into the shape that the caller names, which is a handful of fields:
-of 5000 nodes or 150 000 pods nothing else is ever built. There is no client library underneath. lightkube
-(1.0) was weighed: its kubeconfig reads one file, its exec plugins have no time-out, its delete takes no
-precondition, its watch ends at the first object that cannot be read; what would be left is its HTTP client,
-httpx2, which was measured at four times the CPU per watch event of aiohttp, which this project uses anyway.
+Objects are decoded by msgspec straight into the caller's shape, which has a handful of fields: nothing else is
+built of 5000 nodes or 150 000 pods. There is no client library underneath. lightkube (1.0) was considered: its
+kubeconfig reads one file, its exec plugins have no time-out, its delete takes no precondition, and its watch ends
+at the first object that cannot be read. What would be left is its HTTP client, httpx2, which was measured at four
+times the CPU per watch event of aiohttp, which this project uses anyway.
 
-Reads are repeated a few times where that may help. A write is repeated only where the server cannot have
-seen it, or says that it was too busy to begin (429). Below us, aiohttp sends a PUT or DELETE once more when
-a kept connection turns out to be closed: Conflict or NotFound may then answer our own first attempt.
+Reads are retried a few times where that may help. A write is retried only where the server cannot have seen it, or
+was too busy to begin it (429). aiohttp itself sends a PUT or DELETE a second time when a kept connection turns out
+to be closed: Conflict or NotFound may then be the answer to our own first attempt.
 """
 
 import random
@@ -41,41 +41,42 @@ from colocate.crashpoints import reached
 T = TypeVar("T")
 
 Body = Mapping[str, object] | msgspec.Struct
-"""What is sent: an object as a mapping, or a struct that msgspec encodes as one."""
+"""An object to send: a mapping, or a struct that msgspec encodes as one."""
 
 EVERYTHING = Selection()
 
 
 class Merge(StrEnum):
-    """The kinds of patch that are themselves a part of the object."""
+    """The kinds of patch that have the shape of the object itself."""
 
     MERGE = "application/merge-patch+json"
     """RFC 7386: lists are replaced, null removes."""
     STRATEGIC = "application/strategic-merge-patch+json"
-    """Kubernetes' own: lists are merged by key. Built-in kinds only."""
+    """Kubernetes' own kind: lists are merged by key. For built-in kinds only."""
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient the client is."""
+    """Timeouts, retries and bounds of the client."""
 
     timeout: float = 30.0
-    """Seconds for one request, its answer read."""
+    """Seconds for one request, including reading its answer."""
     list_timeout: float = 60.0
     """Seconds for one page of a list."""
     attempts: int = 4
-    """How often a request is made at most, where repeating it is safe."""
+    """How often a request is sent at most, where repeating it is safe."""
     first_pause: float = 0.5
     last_pause: float = 8.0
-    """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
+    """The longest pause between attempts, in seconds. Pauses double from the first to this one, plus jitter of up
+    to the same length."""
     page: int = 500
     """Objects per page of a list."""
     longest_answer: int = LONGEST_ANSWER
-    """Bytes of one answer, unpacked, and of one event of a watch. A page of a list that has more is asked for again
-    with fewer objects."""
+    """The most bytes of one answer, decompressed, and of one watch event. A longer page of a list is requested
+    again with fewer objects."""
     most_objects: int = 1_000_000
-    """Objects of one list, and of one watch cache."""
+    """The most objects of one list, and of one watch cache."""
     longest_list: int = 16 << 30
-    """Bytes of all pages of one list together; no more than one page is held at a time."""
+    """The most bytes of all pages of one list together; only one page is in memory at a time."""
 
     @property
     def list_bounds(self) -> ListBounds:
@@ -83,7 +84,7 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Client:
-    """Asks one API server. An async context manager; `close` does the same."""
+    """A client of one API server. Use it as an async context manager, or call `close`."""
 
     def __init__(
         self,
@@ -112,18 +113,18 @@ class Client:
 
     @property
     def clock_offset(self) -> float | None:
-        """Seconds by which the server's clock is ahead of ours, as its last answer told; to a second or so."""
+        """Seconds by which the server's clock is ahead of ours according to its last answer, to about a second."""
         return self._transport.clock_offset
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
-        """One object."""
+        """Read one object."""
         place = self._place(resource, namespace)
         doing = Doing("get", resource.qualified, place, name)
         request = Request(doing, "GET", resource.path(place, name))
         return _decode(await self.ask(request), resource.shape, doing)
 
     async def list(self, resource: Resource[T], selection: Selection = EVERYTHING) -> "list[T]":
-        """All objects of a selection; of every namespace where it names none."""
+        """All objects of a selection; of all namespaces where it names none."""
         doing = Doing("list", resource.qualified, selection.namespace)
         found: list[T] = []
         async for page in pages(
@@ -137,7 +138,7 @@ class Client:
     async def list_now(
         self, resource: Resource[T], selection: Selection, *, most: int, longest: int
     ) -> Sequence[T]:
-        """All objects of a selection as they are now, asked for once, and without those that cannot be read.
+        """All objects of a selection as they are now, without retries, and without those that cannot be read.
 
         ClusterError where there are more objects than `most`, or their pages have more bytes than `longest`.
         """
@@ -160,7 +161,7 @@ class Client:
     async def create(
         self, resource: Resource[T], body: Body, namespace: str = "", dry_run: bool = False
     ) -> T:
-        """A new object; AlreadyExists where there is one of that name."""
+        """Create an object; AlreadyExists where the name is taken."""
         place = self._place(resource, namespace)
         doing = Doing("create", resource.qualified, place)
         request = Request(doing, "POST", resource.path(place), _dry(dry_run), msgspec.json.encode(body))
@@ -175,7 +176,7 @@ class Client:
         subresource: str = "",
         dry_run: bool = False,
     ) -> T:
-        """A whole new version. With a resourceVersion in it, Conflict where there is another by now."""
+        """Replace an object. With a resourceVersion in the body, Conflict where the object has changed since."""
         place = self._place(resource, namespace)
         doing = Doing("update", _part(resource, subresource), place, name)
         path = resource.path(place, name, subresource)
@@ -192,7 +193,8 @@ class Client:
         merge: Merge = Merge.MERGE,
         dry_run: bool = False,
     ) -> T:
-        """Change a part of an object: a sequence of operations is a JSON patch, a body one of `merge`'s kind.
+        """Change a part of an object: a sequence of operations is a JSON patch, a body is a patch of the kind
+        `merge`.
 
         PreconditionFailed where a JSON patch's `test` does not hold.
         """
@@ -212,7 +214,7 @@ class Client:
         grace: int | None = None,
         dry_run: bool = False,
     ) -> None:
-        """Delete an object, or set it on its way out. With a uid, only that very one: else Conflict."""
+        """Delete an object, or begin its deletion. With a uid, Conflict where the object has another uid."""
         place = self._place(resource, namespace)
         doing = Doing("delete", resource.qualified, place, name)
         body = msgspec.json.encode(_delete_options(uid, grace))
@@ -221,9 +223,9 @@ class Client:
     async def evict(
         self, name: str, namespace: str = "", uid: str = "", grace: int | None = None, dry_run: bool = False
     ) -> None:
-        """Ask for a pod's eviction once. TooManyRequests where a disruption budget is in the way.
+        """Ask for a pod's eviction once. TooManyRequests where a disruption budget forbids it now.
 
-        `eviction.evict` asks until it may.
+        `eviction.evict` retries until it is allowed.
         """
         place = self._place(PODS, namespace)
         body = {
@@ -234,7 +236,7 @@ class Client:
         }
         doing = Doing("create", "pods/eviction", place, name)
         path = PODS.path(place, name, "eviction")
-        # Here 429 is the answer, and not a busy server.
+        # Here 429 means a disruption budget, not a busy server.
         await self.ask_once(Request(doing, "POST", path, _dry(dry_run), msgspec.json.encode(body)))
 
     async def bind(
@@ -245,8 +247,8 @@ class Client:
         uid: str = "",
         annotations: Mapping[str, str] | None = None,
     ) -> None:
-        """Put a pod on a node, once. Conflict where it has one already, or is another pod. The server sets the
-        annotations in the same write."""
+        """Bind a pod to a node, without retries. Conflict where it already has a node, or is another pod. The
+        server sets the annotations in the same write."""
         place = self._place(PODS, namespace)
         marks: Object = {"name": name, "namespace": place, **({"uid": uid} if uid else {})}
         if annotations:
@@ -263,7 +265,7 @@ class Client:
         )
 
     async def ask(self, request: Request) -> bytes:
-        """Send a request, and again where that is safe and may help."""
+        """Send a request; retry where that is safe and may help."""
         settings = self.settings
         back_off = BackOff(settings.first_pause, settings.last_pause, self.random)
         for _ in range(settings.attempts - 1):
@@ -285,11 +287,11 @@ class Client:
         return await self.ask_once(request)
 
     def stream(self, request: Request) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """An answer piece by piece, begun once; `settings.timeout` is for its beginning."""
+        """Stream an answer, without retries; `settings.timeout` is for its beginning."""
         return self._transport.stream(request, self.settings.timeout)
 
     async def ask_once(self, request: Request) -> bytes:
-        """Send a request, and let the caller see to what goes wrong."""
+        """Send a request without retries."""
         if request.method == "GET":
             return await self._send(request)
         reached(f"cluster.{request.doing.verb}")

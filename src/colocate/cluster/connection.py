@@ -1,7 +1,6 @@
-"""Where the API server is and how to log in: flags first, then kubeconfig, then the pod's service account.
+"""Finds the API server and the login: from flags first, then kubeconfig, then the pod's service account.
 
-Reads the environment and files; opens no connection. What it finds is data, and holds no secret that a repr
-would show.
+Reads the environment and files; opens no connection. No repr of the result shows a secret.
 """
 
 import ipaddress
@@ -25,13 +24,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class Pem(msgspec.Struct, frozen=True):
-    """A certificate or a key: in a file, which may be replaced while we run, or as it is."""
+    """A certificate or a key: in a file, which may be replaced while we run, or as text."""
 
     file: Path | None = None
     data: Secret | None = None
 
     def read(self, what: str) -> str:
-        """The text; a UserError says what could not be read."""
+        """The text; UserError where the file cannot be read."""
         if self.file is None:
             return self.data.reveal() if self.data else ""
         try:
@@ -41,7 +40,7 @@ class Pem(msgspec.Struct, frozen=True):
 
 
 class Login(msgspec.Struct, frozen=True):
-    """What to show to the server: the first of token file, token, exec and user name that there is, and the
+    """The credentials for the server: the first of token file, token, exec and user name that is set, and the
     certificate."""
 
     token: Secret | None = None
@@ -50,7 +49,7 @@ class Login(msgspec.Struct, frozen=True):
     username: str = ""
     password: Secret | None = None
     password_file: Path | None = None
-    """Goes over the password."""
+    """The file of the password; it overrides the password."""
     certificate: Pem | None = None
     key: Pem | None = None
     act_as: str = ""
@@ -58,24 +57,24 @@ class Login(msgspec.Struct, frozen=True):
 
 
 class Connection(msgspec.Struct, frozen=True):
-    """One API server, and who we are to it."""
+    """One API server, and our login to it."""
 
     server: str
     origin: str
-    """Where this was found, for messages: a file and context, the flags, or the service account."""
+    """Where the connection was found, for messages: a file and context, the flags, or the service account."""
     namespace: str = "default"
     authority: Pem | None = None
-    """Whose certificates are trusted; the machine's own list where None."""
+    """The trusted certificate authority; None means the machine's own list."""
     server_name: str = ""
-    """The name in the server's certificate, where it is not the host of the address."""
+    """The name in the server's certificate, if it differs from the host of the address."""
     insecure: bool = False
     proxy: Secret | None = None
-    """Its address may hold a password."""
+    """The address of the proxy, which may hold a password."""
     login: Login = Login()
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
-    """What a command line may say; it goes over everything that is found."""
+    """Connection flags of a command line; they override everything else."""
 
     kubeconfig: Path | None = None
     context: str = ""
@@ -87,17 +86,18 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     client_certificate: Path | None = None
     client_key: Path | None = None
     insecure: bool = False
-    """Do not check the server's certificate. Said here or nowhere: a file alone cannot switch it on."""
+    """Do not check the server's certificate. Only the flag can switch this on, never a file alone."""
 
 
 class Remedies(msgspec.Struct, frozen=True):
-    """How its user can say what is missing, for messages; as of a command with the flags above."""
+    """Remedies for error messages: how the user can set what is missing. The defaults fit a command with the flags
+    above."""
 
     kubeconfig: str = "a kubeconfig with --kubeconfig or KUBECONFIG, an address with --server"
     context: str = "choose one with --context"
-    """Empty where none can be chosen."""
+    """How to choose a context; empty where the user cannot."""
     insecure: str = "say --insecure-skip-tls-verify"
-    """Empty where nothing allows what is not secure."""
+    """How to allow insecure connections; empty where the user cannot."""
 
 
 def find(
@@ -107,7 +107,7 @@ def find(
     service_account: Path = SERVICE_ACCOUNT,
     remedies: Remedies = Remedies(),  # noqa: B008 - frozen
 ) -> Connection:
-    """The connection to use; a UserError in one sentence where there is none or it is not sound."""
+    """The connection to use; UserError where there is none or it is not valid."""
     flags = flags or Flags()
     environ = os.environ if environ is None else environ
     found = _base(flags, environ, home, service_account, remedies)
@@ -129,7 +129,7 @@ def _base(
         return Connection(flags.server, "the flags")
     if "KUBERNETES_SERVICE_HOST" in environ and (account / "token").exists():
         return _in_cluster(environ, account)
-    # As kubectl does, several files may be named of which some are not there; that none is there is worth a word.
+    # As in kubectl, some of the named files may be missing; but it is an error if all are.
     files = _default_files(environ, home) if environ.get("KUBECONFIG") else []
     if files and not any(file.exists() for file in files):
         names = " and ".join(map(str, files))
@@ -145,7 +145,7 @@ def _default_files(environ: Mapping[str, str], home: Path | None) -> list[Path]:
     try:
         return [(home or Path.home()) / ".kube" / "config"]
     except RuntimeError:
-        return []  # A process without a home has no file there either.
+        return []  # Without a home folder there is no default file.
 
 
 def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags, remedies: Remedies) -> Connection:
@@ -183,7 +183,7 @@ def _from_kubeconfig(config: kubeconfig.Merged, flags: Flags, remedies: Remedies
 
 
 def _pem(at: Placed[E], field: str, name: str, data: str) -> Pem | None:
-    # Data goes over a file, as in kubectl.
+    # Inline data overrides a file, as in kubectl.
     if decoded := at.decoded(f"{field}-data", data):
         return Pem(data=decoded)
     file = at.file(name)
@@ -237,9 +237,9 @@ def _proxy(server: str, environ: Mapping[str, str]) -> Secret | None:
 
 
 def checked(found: Connection, insecurely: str) -> Connection:
-    """The connection, if it is sound; a UserError in one sentence where it is not.
+    """The connection, if it is valid; otherwise UserError.
 
-    `insecurely` is how its user allows what is not secure; empty where nothing does.
+    `insecurely` says how the user can allow insecure connections; empty where that is not possible.
     """
     try:
         address = urlsplit(found.server)
@@ -274,8 +274,7 @@ def _or(remedy: str) -> str:
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The proxy's address, as HTTP_PROXY, HTTPS_PROXY and NO_PROXY say; empty where there is none, or the server is
-    to be reached directly."""
+    """The proxy's address by HTTP_PROXY, HTTPS_PROXY and NO_PROXY; empty where the server is reached directly."""
     address = urlsplit(server)
     named = {name.lower(): value for name, value in environ.items() if name.lower().endswith("_proxy")}
     host = address.hostname or ""
@@ -294,6 +293,6 @@ def _matches(host: str, pattern: str) -> bool:
     try:
         return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
     except ValueError:
-        # A name, then: it stands for itself and for what is below it.
+        # A name: it matches itself and its subdomains.
         name = pattern.removeprefix("*").lstrip(".")
         return host == name or host.endswith(f".{name}")

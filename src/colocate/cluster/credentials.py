@@ -1,7 +1,7 @@
-"""What is shown to the server at this moment: tokens that rotate, commands that print new ones, passwords.
+"""Keeps credentials current: tokens that rotate, commands that print new ones, passwords.
 
-A token or password file is read again whenever it has changed, so that a rotated one is used at once; a
-command is run again shortly before what it printed expires, or when the server refuses it.
+A token or password file is read again whenever it has changed, so that a rotated one is used at once. A command
+runs again shortly before its credential expires, or when the server refuses the credential.
 """
 
 import asyncio
@@ -20,13 +20,13 @@ from colocate.cluster.secret import Secret
 from colocate.errors import UserError, system_reason
 
 _EARLY = 10.0
-"""Seconds before its end at which a credential counts as expired: it must last for the request."""
+"""Seconds before its expiry at which a credential counts as expired: it must last for the request."""
 
 Stamp = tuple[int, int, int]
 
 
 class ShownCredentials(msgspec.Struct, frozen=True):
-    """A header, and the certificate of a client where a command printed one."""
+    """A header, and a client certificate where a command printed one."""
 
     authorization: Secret | None = None
     certificate: str = ""
@@ -50,7 +50,7 @@ class Credentials:
         self._files: dict[Path, tuple[Stamp, Secret]] = {}
 
     async def current(self) -> ShownCredentials:
-        """What to show now. A UserError where a file or command gives nothing."""
+        """The credentials to send now; UserError where a file or command gives none."""
         login = self._login
         if login.token_file is not None:
             return ShownCredentials(_bearer(self._from_file(login.token_file, "token")))
@@ -68,10 +68,10 @@ class Credentials:
         return ShownCredentials()
 
     async def renewed(self, refused: ShownCredentials) -> bool:
-        """After a 401: whether there is something else to show than what was refused."""
+        """After a 401: whether there is another credential than the refused one."""
         if self._login.exec is not None:
             async with self._running:
-                # Of several requests that were refused at once, the first renews for all.
+                # If several requests were refused at once, the first renews the credential for all.
                 if self._printed is not None and _shown(self._printed) == refused:
                     self._printed = None
         self._files.clear()
@@ -86,7 +86,7 @@ class Credentials:
                 self._files[path] = known = (stamp, Secret(path.read_text().strip()))
         except (OSError, ValueError) as error:
             if known is not None:
-                # A file that is just being replaced: what was there is mostly still good.
+                # The file is probably being replaced; the old content usually still works.
                 return known[1]
             raise UserError(f"the {what} file {path} cannot be read: {system_reason(error)}") from error
         if not known[1]:

@@ -1,7 +1,7 @@
-"""What the API server, or the way to it, can answer instead of what was asked for.
+"""Errors of the API server and of the connection to it.
 
-Every error says what was being done, to what, what was found, and what to do about it. Pure: an answer in,
-an error out; who raises and who retries is decided elsewhere.
+Every error says what was being done, to what, what was found, and what to do about it.
+Pure: an answer in, an error out; callers decide what to raise and retry.
 """
 
 import math
@@ -19,7 +19,7 @@ _SHOWN = 300
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """What was asked: in the words of RBAC, which is what a refusal is about."""
+    """The requested operation in the words of RBAC, because refusals are about rights."""
 
     verb: str
     resource: str
@@ -37,7 +37,7 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
-    """The Status object of the API, as much of it as is read."""
+    """The fields of the API's Status object that are read."""
 
     message: str = ""
     reason: str = ""
@@ -46,7 +46,7 @@ class ApiStatus(msgspec.Struct, frozen=True):
 
 
 class _Refusal(msgspec.Struct, frozen=True):
-    """A Status, or what Prometheus says in other words."""
+    """A Status of the API, or an error of Prometheus."""
 
     message: str = ""
     reason: str = ""
@@ -57,7 +57,7 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class ClusterError(ColocateError):
-    """The root of everything that can go wrong between here and the cluster."""
+    """The base class of all errors of the cluster and of the connection to it."""
 
 
 class ApiError(ClusterError):
@@ -76,7 +76,7 @@ class NotFound(ApiError):
 
 
 class Conflict(ApiError):
-    """The object is another one than the caller took it for: read it again."""
+    """The object has changed since the caller read it: read it again."""
 
 
 class AlreadyExists(Conflict):
@@ -84,19 +84,19 @@ class AlreadyExists(Conflict):
 
 
 class PreconditionFailed(Conflict):
-    """A JSON patch of which a `test` does not hold or a path is not there; the server says no more."""
+    """A `test` of a JSON patch failed, or a path is missing; the server does not say which."""
 
 
 class Gone(ApiError):
-    """The resourceVersion is older than what the server remembers: list again."""
+    """The resourceVersion is older than the server's history: list again."""
 
 
 class Invalid(ApiError):
-    """The request breaks a rule of the API: the caller's fault."""
+    """The request breaks a rule of the API; the caller is at fault."""
 
 
 class Unauthorized(ApiError):
-    """The server does not take the credential."""
+    """The server does not accept the credential."""
 
     def __init__(self, doing: Doing, status: ApiStatus) -> None:
         super().__init__(doing, status)
@@ -107,13 +107,13 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """The user lacks a right; says which."""
+    """The user lacks a right; the message says which."""
 
     def __init__(self, doing: Doing, status: ApiStatus) -> None:
         super().__init__(doing, status)
         found = _WHO.search(status.message)
         self.user = found.group(1) if found else ""
-        # A server also forbids what no right would allow, such as a new object in a namespace that ends.
+        # A server also forbids what no right allows, such as a new object in a namespace that is being deleted.
         if found:
             place = f" in namespace {doing.namespace}" if doing.namespace else " in the whole cluster"
             remedy = f"grant {self.user} the verb {doing.verb} on {doing.resource}{place}"
@@ -126,7 +126,7 @@ class TooManyRequests(ApiError):
     def __init__(self, doing: Doing, status: ApiStatus, retry_after: float | None) -> None:
         super().__init__(doing, status)
         self.retry_after = retry_after
-        """Seconds that the server asks to wait; None where it says nothing."""
+        """Seconds that the server asks to wait; None where it does not say."""
 
 
 class ServerError(ApiError):
@@ -138,7 +138,7 @@ class ServerError(ApiError):
 
 
 class TooLong(ServerError):
-    """The answer is longer than is read."""
+    """The answer is longer than the bound."""
 
 
 class Unreachable(ClusterError, Unavailable):
@@ -147,7 +147,7 @@ class Unreachable(ClusterError, Unavailable):
     def __init__(self, words: str, sent: bool = True) -> None:
         super().__init__(words)
         self.sent = sent
-        """Whether the request may have reached the server; where it has not, asking again is safe."""
+        """Whether the request may have reached the server; if not, retrying is safe."""
 
 
 class Untrusted(Unreachable):
@@ -155,7 +155,7 @@ class Untrusted(Unreachable):
 
 
 def from_answer(doing: Doing, code: int, retry_after: str | None, body: bytes, json_patch: bool) -> ApiError:
-    """The error that an answer with a code from 400 on stands for."""
+    """The error for an answer with a code of 400 or above."""
     status = _read(code, body)
     pause = _pause(retry_after, status)
     match code:
@@ -179,27 +179,27 @@ def from_answer(doing: Doing, code: int, retry_after: str | None, body: bytes, j
 
 
 def from_status(doing: Doing, status: ApiStatus) -> ApiError:
-    """The error that a Status in the middle of a watch stands for."""
+    """The error for a Status in the middle of a watch."""
     return from_answer(doing, status.code or 500, None, msgspec.json.encode(status), json_patch=False)
 
 
 def unreadable(doing: Doing, why: str) -> ServerError:
-    """An answer that says it is fine and is not what was asked for."""
+    """The error for a successful answer that cannot be decoded."""
     return ServerError(doing, ApiStatus(f"the answer cannot be read: {why}", "Unreadable", 200))
 
 
 def too_long(doing: Doing, at_most: int, by: str = "") -> TooLong:
-    """An answer of more than so many bytes; `by` is the setting that says so."""
+    """The error for an answer of more than `at_most` bytes; `by` names the setting of that bound."""
     why = f"it is longer than {amount(at_most)}{f' ({by})' if by else ''}"
     return TooLong(doing, ApiStatus(f"the answer cannot be read: {why}", "Unreadable", 200))
 
 
 def redirected(doing: Doing, code: int, location: str) -> Invalid:
-    """A server that sends us elsewhere: nobody follows, since a credential may travel along."""
+    """The error for a redirect. Redirects are not followed, because the credential would go to another server."""
     try:
         address = urlsplit(location)
         host = f"//{address.hostname}{f':{address.port}' if address.port else ''}" if address.hostname else ""
-        # Not more of it: user names, passwords and queries may be secrets.
+        # Nothing more of the address: user names, passwords and queries may be secrets.
         place = f"{f'{address.scheme}:' if address.scheme else ''}{host}{address.path}"
     except ValueError:
         place = "something that is not an address"
@@ -213,7 +213,7 @@ def _read(code: int, body: bytes) -> ApiStatus:
     try:
         said = msgspec.json.decode(body, type=_Refusal)
     except (ValueError, RecursionError):
-        # A proxy in front of the API server answers in its own words, mostly HTML.
+        # A proxy in front of the API server answers in its own format, mostly HTML.
         shown = " ".join(body[:_SHOWN].decode("utf-8", "replace").split())
         return ApiStatus(f"code {code}{f': {shown}' if shown else ''}", "", code)
     return ApiStatus(
@@ -225,7 +225,7 @@ def _pause(header: str | None, status: ApiStatus) -> float | None:
     try:
         seconds = float(header) if header else None
     except ValueError:
-        seconds = None  # The other form of the header is a date, which no API server sends.
+        seconds = None  # The header may also be a date, which no API server sends.
     if seconds is None and status.details:
         seconds = status.details.retryAfterSeconds
     if seconds is None or not math.isfinite(seconds):

@@ -1,7 +1,7 @@
-"""Events about objects of the cluster, as `kubectl describe` shows them: counted together, and limited.
+"""Records events about objects of the cluster, as `kubectl describe` shows them: counted together, and limited.
 
-The same words about the same object are one event whose count rises. Whoever records one neither waits nor
-fails: what cannot be sent is dropped, and counted. What is worth an event is not decided here.
+Equal messages about one object are one event with a count. Recording neither waits nor fails: events that cannot be
+sent are dropped and counted. Callers decide what is worth an event.
 """
 
 import math
@@ -28,7 +28,7 @@ from colocate.errors import UserError
 from colocate.telemetry import CLUSTER_EVENTS, Event
 
 _LONGEST_MESSAGE = 1024
-"""The API's own limit."""
+"""Bytes; the API's limit."""
 
 
 class EventType(StrEnum):
@@ -37,7 +37,7 @@ class EventType(StrEnum):
 
 
 class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """Which object an event is about."""
+    """The object that an event is about."""
 
     kind: str
     name: str
@@ -45,33 +45,32 @@ class Reference(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     uid: str = ""
     api_version: str = "v1"
     resource_version: str = ""
-    field_path: str = ""
 
     @property
     def home(self) -> str:
-        """The namespace of the event: nodes have none, and theirs are in `default`."""
+        """The namespace of the event; events about nodes, which have none, are in `default`."""
         return self.namespace or "default"
 
 
 class EventSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is told; the defaults are those of Kubernetes' own components."""
+    """Limits of events; the defaults are those of Kubernetes' own components."""
 
     burst: int = 25
-    """Events about one object at once."""
+    """How many events about one object may be sent at once."""
     every: float = 300.0
-    """Seconds after which an object that has used up its burst may have another event."""
+    """Seconds until an object that has used up its burst may have another event."""
     waiting: int = 1000
-    """Different events that may wait to be sent."""
+    """How many different events may wait to be sent."""
     remembered: int = 4096
-    """Events and objects that are remembered, to count further ones together."""
+    """How many events and objects are kept in memory to count repetitions."""
     attempts: int = 5
     first_pause: float = 1.0
     last_pause: float = 30.0
-    """How often and with what pauses an event is sent to a server that does not answer."""
+    """The longest pause, in seconds, between attempts to send an event to a server that does not answer."""
 
 
 class _Same(msgspec.Struct, frozen=True):
-    """What makes two events one."""
+    """The fields in which two events must agree to be counted as one."""
 
     about: Reference
     type: EventType
@@ -113,10 +112,10 @@ class EventRecorder:
         self._log = telemetry.logger()
         self._last_stamp = 0
         self.dropped = 0
-        """Events that nobody will see."""
+        """How many events were dropped."""
 
     def record(self, about: Reference, reason: str, message: str, type: EventType = EventType.NORMAL) -> None:
-        """Say something about an object. Returns at once and never raises."""
+        """Record an event about an object. Returns at once and never raises."""
         same = _Same(msgspec.structs.replace(about, resource_version=""), type, reason, _short(message))
         now = self._clock.time()
         if (waiting := self._waiting.get(same)) is not None:
@@ -132,14 +131,14 @@ class EventRecorder:
             self._recorded.changed()
 
     async def run(self) -> None:
-        """Send what is recorded, until cancelled."""
+        """Send recorded events until cancelled."""
         seen = 0
         while True:
             seen = await self._recorded.beyond(seen)
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what waits now."""
+        """Send all waiting events now."""
         while self._waiting:
             same, waiting = self._waiting.popitem(last=False)
             await self._deliver(same, waiting)
@@ -169,7 +168,7 @@ class EventRecorder:
             try:
                 await self._client.patch(EVENTS, sent.name, patch, home)
             except NotFound:
-                del self._sent[same]  # Events live for an hour.
+                del self._sent[same]  # The server deletes events after an hour.
             else:
                 sent.count = count
                 self._sent.move_to_end(same)
@@ -182,7 +181,7 @@ class EventRecorder:
         return "created"
 
     def _stamp(self, seconds: float) -> int:
-        """The time in nanoseconds, which makes names unique; of two at once, the second is a moment later."""
+        """The time in nanoseconds, made unique: an event's name ends with it."""
         self._last_stamp = max(self._last_stamp + 1, int(seconds * 1e9))
         return self._last_stamp
 
@@ -231,7 +230,7 @@ class EventRecorder:
 
 
 def _short(message: str) -> str:
-    """The message within the API's limit, which is counted in bytes."""
+    """The message, cut to the API's limit in bytes."""
     data = message.encode("utf-8", "replace")
     if len(data) <= _LONGEST_MESSAGE:
         return data.decode()

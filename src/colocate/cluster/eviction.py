@@ -1,6 +1,6 @@
-"""Evictions that wait for their disruption budget: asked for until they may be, or until a deadline.
+"""Evicts a pod, and retries until its disruption budget allows it or a deadline passes.
 
-The result is data: nothing is raised for what clusters do. Which pod goes is not decided here.
+The result is data: no outcome raises an error. Callers decide which pod to evict.
 """
 
 import random
@@ -22,41 +22,42 @@ from colocate.cluster.errors import (
 from colocate.telemetry import EVICTIONS
 
 _SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-"""So a server says, with the code 500, that several budgets match one pod: waiting does not mend that."""
+"""The server's message, with code 500, if several budgets match one pod; waiting does not help then."""
 
 
 class Evicted(StrEnum):
     """How an eviction ended."""
 
     EVICTED = "evicted"
-    """The server has taken it: the pod is on its way out."""
+    """The server has accepted the eviction: the pod is being deleted."""
     GONE = "gone"
-    """There was no such pod, or another one under its name, by the time of asking."""
+    """The pod no longer existed, or another pod had its name."""
     BLOCKED = "blocked"
-    """A disruption budget was in the way until the deadline."""
+    """A disruption budget forbade it until the deadline."""
     REFUSED = "refused"
     """The server does not allow it at all: a right is missing, or budgets contradict each other."""
     UNREACHABLE = "unreachable"
-    """There was no usable answer until the deadline. The pod may be on its way out."""
+    """There was no usable answer until the deadline. The pod may be in deletion."""
 
 
 class EvictionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient an eviction is."""
+    """Deadline and pauses of an eviction."""
 
     deadline: float = 60.0
-    """Seconds after which it is given up; 0 asks once."""
+    """Seconds after which to give up; 0 asks once."""
     first_pause: float = 1.0
     last_pause: float = 15.0
-    """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
+    """The longest pause between attempts, in seconds. Pauses double from the first to this one, plus jitter of up
+    to the same length."""
 
 
 class Eviction(msgspec.Struct, frozen=True):
-    """What became of one."""
+    """The result of an eviction."""
 
     outcome: Evicted
     attempts: int
     message: str = ""
-    """The server's last words, where they were not simply yes."""
+    """The server's last message; empty where it accepted the eviction."""
     dry_run: bool = False
 
 
@@ -70,9 +71,9 @@ async def evict(
     settings: EvictionSettings = EvictionSettings(),  # noqa: B008 - frozen
     random: Random = random.random,
 ) -> Eviction:
-    """Evict a pod. With a uid, only that very one: a new pod under its name is left alone.
+    """Evict a pod. With a uid, a new pod of the same name is left alone.
 
-    With `dry_run` the server is asked once whether it would.
+    With `dry_run`, the server is asked once whether it would evict the pod.
     """
     end = client.clock.monotonic() + (0.0 if dry_run else settings.deadline)
     back_off = BackOff(settings.first_pause, settings.last_pause, random)
@@ -86,7 +87,7 @@ async def evict(
         except NotFound as error:
             return _ended(Evicted.GONE, attempts, str(error), dry_run)
         except Conflict as error:
-            # With a precondition, it says that the name has passed to another pod.
+            # With a uid as precondition, Conflict means that another pod has the name now.
             outcome = Evicted.GONE if uid else Evicted.REFUSED
             return _ended(outcome, attempts, str(error), dry_run)
         except TooManyRequests as error:
@@ -98,7 +99,7 @@ async def evict(
                 return _ended(Evicted.REFUSED, attempts, str(error), dry_run)
             failed, message, asked_to_wait = Evicted.UNREACHABLE, str(error), error.retry_after
         except Unauthorized as error:
-            # A token is renewed every hour, and a server that has just started may not know it yet.
+            # Tokens are renewed every hour, and a server that has just started may not know a new one yet.
             failed, message = Evicted.UNREACHABLE, str(error)
         except ApiError as error:
             return _ended(Evicted.REFUSED, attempts, str(error), dry_run)

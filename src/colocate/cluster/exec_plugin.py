@@ -1,6 +1,6 @@
-"""Commands of a kubeconfig that print a credential: run with a time-out, and believed until they say.
+"""Runs the commands of a kubeconfig that print a credential, with a time-out.
 
-Speaks client.authentication.k8s.io/v1 and v1beta1. The command gets no terminal: nobody may be there.
+Speaks client.authentication.k8s.io/v1 and v1beta1. The command gets no terminal, because no user may be present.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from colocate.cluster.secret import Secret
 from colocate.errors import UserError, system_reason
 
 SECONDS = 60.0
-"""How long a command may take. Some ask a server on another continent; none asks a person."""
+"""Seconds that a command may take. Some ask a distant server; none asks a person."""
 
 _GROUP = "client.authentication.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta1")
@@ -27,7 +27,8 @@ _SHOWN = 300
 
 
 class Printed(msgspec.Struct, frozen=True):
-    """What a command printed. Good until `expires`, seconds since the epoch; for ever where None."""
+    """The credential that a command printed. Valid until `expires`, in seconds since the epoch; None means
+    forever."""
 
     token: Secret | None = None
     certificate: str = ""
@@ -51,7 +52,7 @@ class _Document(msgspec.Struct, rename="camel"):
 async def run(
     spec: ExecSpec, clock: Clock, environ: Mapping[str, str] | None = None, seconds: float = SECONDS
 ) -> Printed:
-    """Run the command once; a UserError says what to do where it prints no credential."""
+    """Run the command once; UserError with a remedy where it prints no credential."""
     _check(spec)
     environ = dict(os.environ if environ is None else environ)
     environ |= {one.name: one.value for one in spec.env or ()}
@@ -96,7 +97,7 @@ def _info(spec: ExecSpec) -> str:
 
 
 async def _start(spec: ExecSpec, environ: Mapping[str, str]) -> asyncio.subprocess.Process:
-    # With a slash it is a path, from the folder of the kubeconfig; without, one of the PATH.
+    # With a slash, the command is a path relative to the kubeconfig's folder; without, it is searched in PATH.
     if "/" in spec.command:
         program: str | None = str(spec.folder / Path(spec.command).expanduser())
     else:
@@ -131,7 +132,7 @@ def _read(spec: ExecSpec, output: bytes) -> Printed:
     try:
         document = msgspec.json.decode(output, type=_Document)
     except (ValueError, RecursionError):
-        # Not what was printed: it may be a token.
+        # The output is not shown: it may be a token.
         raise UserError(
             f"{spec.place}: {spec.command} printed no ExecCredential; check its arguments"
         ) from None

@@ -1,7 +1,8 @@
-"""JSON patches (RFC 6902) that change only what their author has seen. Pure: documents in, patches out.
+"""Makes JSON patches (RFC 6902) that apply only to values that the author has seen. Pure: documents in, patches
+out.
 
-A patch here says what it expects before it changes anything, so that of two writers the second is refused
-instead of undoing the first. `apply` shows what a patch would do; only the server does it.
+A patch tests what it expects before it changes anything, so that the second of two writers is refused and does not
+undo the first. `apply` shows what a patch would do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from colocate.model.json_patch import PatchFailed, equal, pointer
 
 Json: TypeAlias = object
 Steps: TypeAlias = Sequence[str | int]
-"""The way to a value: names of fields and places in lists, unescaped."""
+"""The path to a value: names of fields and indexes of lists, unescaped."""
 
 
 class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
@@ -22,7 +23,7 @@ class _Operation(msgspec.Struct, frozen=True, tag_field="op", tag=str.lower):
 
 
 class Test(_Operation, frozen=True):
-    """The value at the path must be this one. A field that is not there tests equal to null."""
+    """The value at the path must equal this one. A missing field equals null."""
 
     # Not a test case of pytest.
     __test__ = False
@@ -31,7 +32,7 @@ class Test(_Operation, frozen=True):
 
 
 class Add(_Operation, frozen=True):
-    """Sets a field, whether it is there or not; inserts into a list."""
+    """Sets a field, present or not; inserts into a list."""
 
     value: Json
 
@@ -49,19 +50,19 @@ Patch: TypeAlias = tuple[Operation, ...]
 
 
 def replace(steps: Steps, old: Json, new: Json) -> Patch:
-    """Set a value that is there, provided that it is still the one that was seen."""
+    """Replace a value, provided that it is still `old`."""
     path = pointer(*steps)
     return (Test(path, old), Replace(path, new))
 
 
 def remove(steps: Steps, old: Json) -> Patch:
-    """Remove a value, provided that it is still the one that was seen."""
+    """Remove a value, provided that it is still `old`."""
     path = pointer(*steps)
     return (Test(path, old), Remove(path))
 
 
 def unchanged(document: Mapping[str, Json]) -> Patch:
-    """A precondition on the whole object: that nobody has written it since it was read."""
+    """A precondition on the whole object: it was not written since it was read."""
     version = find(document, ("metadata", "resourceVersion"))
     if not isinstance(version, str):
         raise ValueError("the object has no metadata.resourceVersion: read it from the server first")
@@ -69,10 +70,10 @@ def unchanged(document: Mapping[str, Json]) -> Patch:
 
 
 def set_if_absent(seen: Mapping[str, Json], steps: Steps, value: Json) -> Patch:
-    """Set a field that was not there when the object was read; nothing where it was.
+    """Set a field that was absent when the object was read; empty where it was present.
 
-    JSON patch has no test for absence that every implementation agrees on, so the whole object must be as
-    it was seen. Maps on the way that are missing are made.
+    Implementations disagree on a test for absence, so the patch requires that the whole object is unchanged.
+    Missing maps on the path are created.
     """
     if find(seen, steps) is not None:
         return ()
@@ -80,7 +81,7 @@ def set_if_absent(seen: Mapping[str, Json], steps: Steps, value: Json) -> Patch:
 
 
 def set_value(seen: Mapping[str, Json], steps: Steps, value: Json) -> Patch:
-    """Bring one field to a value, from whatever was seen there; nothing where it already has it.
+    """Set a field to a value, whatever it was; empty where it already has the value.
 
     None removes the field.
     """
@@ -98,7 +99,7 @@ def _parents(seen: Mapping[str, Json], steps: Steps) -> Patch:
 
 
 def find(document: Json, steps: Steps) -> Json | None:
-    """What is at the end of the way; None where there is nothing."""
+    """The value at the path; None where there is none."""
     for step in steps:
         if isinstance(document, Mapping):
             document = document.get(str(step))
@@ -113,5 +114,5 @@ def find(document: Json, steps: Steps) -> Json | None:
 
 
 def apply(document: Json, patch: Sequence[Operation]) -> Json:
-    """What the patch would make of a document, which stays as it is. PatchFailed where it does not apply."""
+    """A patched copy of the document. PatchFailed where the patch does not apply."""
     return json_patch.apply(document, msgspec.to_builtins(patch))

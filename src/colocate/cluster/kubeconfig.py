@@ -1,8 +1,7 @@
-"""The kubeconfig format: several files read and merged as kubectl does it, and one context chosen.
+"""Reads kubeconfig files, merges them as kubectl does, and chooses one context.
 
-The first file that names a cluster, user, context or the current context wins, entry by entry; relative
-paths mean the folder of the file that they stand in. Which files, and what goes over them, is not decided
-here.
+The first file that names a cluster, user, context or the current context wins, entry by entry; paths are relative
+to the folder of their file. The caller decides which files to read and what overrides them.
 """
 
 import base64
@@ -20,7 +19,7 @@ E = TypeVar("E")
 
 
 class Placed(msgspec.Struct, Generic[E], frozen=True):
-    """An entry and where it stands, for messages and for the paths in it."""
+    """An entry and its place, for messages and relative paths."""
 
     entry: E
     place: str
@@ -30,7 +29,7 @@ class Placed(msgspec.Struct, Generic[E], frozen=True):
         return self.source.parent / Path(name).expanduser() if name else None
 
     def decoded(self, field: str, text: str) -> Secret | None:
-        """A field of base64, as text."""
+        """Decode a base64 field to text."""
         if not text:
             return None
         try:
@@ -59,10 +58,10 @@ class ExecSpec(msgspec.Struct, frozen=True, rename="camel"):
     place: str = ""
     folder: Path = Path()
     cluster: dict[str, str] = {}
-    """What the command is told of the cluster, if it wants to know."""
+    """The cluster's details, for commands that ask for them."""
 
     def __repr__(self) -> str:
-        # Arguments and environment of such commands hold secrets more often than not.
+        # Arguments and environment of such commands often hold secrets.
         return f"ExecSpec(command={self.command!r}, …)"
 
 
@@ -100,7 +99,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """What a context stands for."""
+    """The cluster, user and namespace of a context."""
 
     origin: str
     cluster: Placed[KubeconfigCluster]
@@ -108,7 +107,7 @@ class Chosen(msgspec.Struct, frozen=True):
     namespace: str
 
     def exec_spec(self) -> ExecSpec | None:
-        """The command that prints the user's credential, with all that it may be told."""
+        """The command that prints the user's credential, with the cluster's details if it wants them."""
         user, cluster = self.user.entry, self.cluster.entry
         if user.auth_provider is not None and not (user.token or user.token_file or user.exec):
             raise UserError(
@@ -131,7 +130,7 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 class Merged(msgspec.Struct, frozen=True):
-    """All files as one."""
+    """All files merged."""
 
     files: list[Path] = []
     current_context: str = ""
@@ -144,7 +143,7 @@ class Merged(msgspec.Struct, frozen=True):
         return not (self.clusters or self.contexts or self.users)
 
     def choose(self, wanted: str, remedy: str) -> Chosen:
-        """The context of that name, or the current one; `remedy` is how its user names one, if that can be."""
+        """The context of that name, or the current one; `remedy` says how the user can choose one, if possible."""
         name = wanted or self.current_context
         if not name:
             raise UserError(
@@ -180,7 +179,7 @@ def _known(entries: Iterable[str]) -> str:
 
 
 def load(files: Sequence[Path], must_exist: bool) -> Merged:
-    """Read and merge files. Those that are missing are passed over unless they must exist, as in kubectl."""
+    """Read and merge files. Missing files are skipped unless they must exist, as in kubectl."""
     read = [(path, text) for path in files if (text := _read(path, must_exist)) is not None]
     merged = Merged([path for path, _ in read])
     for path, text in read:
@@ -217,7 +216,7 @@ def _parse(path: Path, text: str) -> dict[str, object]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        # Not the parser's own words: they quote the text around, and with it tokens.
+        # The parser's message is not shown: it quotes the surrounding text, which may hold tokens.
         raise UserError(f"the kubeconfig {path}{line} is not YAML; correct or replace it") from None
     if document is None:
         return {}
@@ -238,7 +237,7 @@ def _entries(document: dict[str, object], word: str, shape: type[E], path: Path)
         place = f"{path}: {word}s[{name}]"
         given = item.get(word) or {}
         if isinstance(given, dict):
-            # An empty value is one that is not set.
+            # An empty value means not set.
             given = {key: value for key, value in given.items() if value is not None}
         try:
             entry = msgspec.convert(given, shape)

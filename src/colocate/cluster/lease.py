@@ -1,9 +1,9 @@
-"""One of several processes at a time: a Lease that is taken, renewed, and given back.
+"""Lets one of several processes act at a time: takes, renews and releases a Lease.
 
-Whether another's lease has run out is judged by our own clock, from the moment at which we saw it change last:
-clocks of machines differ. Our own counts from before it was asked for, and ends a third of its time early; a
-holder that cannot renew therefore stops before another may begin. Who ends leaves it to whoever has it or waits for
-it, and takes it where nobody does.
+Clocks of machines differ, so whether another's lease has expired is judged by our own clock, from when we last saw
+it change. Our own lease counts from before the request, and ends a third of its duration early: a holder that
+cannot renew stops before another may begin. A process that ends leaves the lease to another holder or candidate,
+and takes it only if there is none.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from colocate.errors import UserError
 from colocate.telemetry import LEASE_HELD, Event
 
 _LOOK = 1.0
-"""Seconds after which those who wait for it look again, at most."""
+"""The longest time between two looks of a waiting process, in seconds."""
 _OFFERED = 3
-"""Times as long for which it is left to them by who ends, once it is free: one that waits looks at least twice."""
+"""How many such times an ending process leaves a free lease to others: a waiting process looks at least twice."""
 _WATCHED = 20.0
-"""Seconds for which a lease is watched for a renewal, at most."""
+"""The longest time for which a lease is watched for a renewal, in seconds."""
 
 
 class LeaseSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class LeaseSettings(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     identity: str
     duration: float = 15.0
-    """Seconds without a renewal after which the holder is taken for gone."""
+    """Seconds without a renewal after which the holder counts as gone."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -58,8 +58,8 @@ class _Lease(msgspec.Struct, frozen=True):
 
 
 async def held_by(client: Client, namespace: str, name: str, clock: Clock) -> str:
-    """Who holds a lease, for whoever does not follow it; empty where nobody does. As clocks of machines differ, one
-    that was not renewed just now by ours is watched, until it is renewed or its holder must have stopped."""
+    """The holder of a lease; empty where it has none. A lease that is not fresh by our clock is watched until it is
+    renewed or its holder must have stopped, because clocks of machines differ."""
     lease = LEASES.read_as(_Lease)
     begun = clock.monotonic()
     try:
@@ -84,7 +84,7 @@ def _renewed(spec: _Spec) -> float:
 
 
 class LeaseHolder:
-    """Holds a lease, or waits to. `held` is asked before everything that only its holder may do."""
+    """Holds a lease, or waits for it. Check `held` before every action that only the holder may take."""
 
     def __init__(
         self, client: Client, settings: LeaseSettings, clock: Clock, random: Random = random.random
@@ -107,9 +107,9 @@ class LeaseHolder:
         self._refused = False
         self.ever_held = False
         self.another = ""
-        """Who else took or renewed it, as far as was seen, when it changed last; empty where nobody did."""
+        """The other process that was last seen to take or renew it; empty where there is none."""
         self.error = ""
-        """Why it could not be asked for, the last time."""
+        """Why the last attempt to read or write it failed; empty where it did not."""
         self.changed = Watched()
 
     @property
@@ -117,18 +117,18 @@ class LeaseHolder:
         return self._away_until <= self._clock.monotonic() < self._until
 
     def stand_back(self, seconds: float) -> None:
-        """Hold it no more, from now on, and leave it to others for so long: to be said by a holder that holds it
-        in vain."""
+        """Release the lease and leave it to others for `seconds`: for a holder that cannot do its work."""
         self._away_until = self._clock.monotonic() + seconds
         self._until = float("-inf")
         self._tell()
 
     async def leave(self, seconds: float) -> bool:
-        """Before the end, and for so long at most: leave it to whoever is seen to renew it or to take it, who is
-        `another` then, and take it once it was free for a while and nobody did. Whether it is held; if not, it is
-        taken no more. Who is refused it, or never held it, does not wait for a server that fails."""
+        """Call this before the end of the process; it takes at most `seconds`. Leave the lease to a process that is
+        seen to renew or take it (`another`), or take it ourselves once it was free for a while. Returns whether we
+        hold it; if not, we take it no more. If we were refused or never held it, do not wait for a failing
+        server."""
         with suppress(TimeoutError):
-            # A look that is under way may still take it.
+            # A pass that is under way may still take it.
             async with deadline(self._clock, seconds), self._passing:
                 self._leaving = True
                 self.another = ""
@@ -138,7 +138,7 @@ class LeaseHolder:
                     free = await self._pass()
                     if self.held or self.another or (self.error and not self._worth_waiting()):
                         break
-                    # While we stall, others may too: between two of our looks they have time for one of theirs.
+                    # If we stall, others may stall too: they need time for one look between two of ours.
                     passed = min(self._clock.monotonic() - looked, self._look)
                     free_for = free_for + passed if free and was_free else 0.0
                     was_free, looked = free, self._clock.monotonic()
@@ -148,7 +148,7 @@ class LeaseHolder:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["LeaseHolder"]:
-        """Take it when it can be had and renew it, for as long as the body runs; then give it back."""
+        """Take the lease when it is free and renew it while the body runs; then release it."""
         task = asyncio.create_task(self._run())
         try:
             yield self
@@ -169,7 +169,7 @@ class LeaseHolder:
             await self._clock.sleep(pause * (1 + 0.2 * self._random()))
 
     async def _pass(self) -> bool:
-        """Ask for it, or give it back while it is left to others; whether it was seen to be free, or is ours."""
+        """Try to take it, or release it while it is left to others. Returns whether it was free, or is ours."""
         error, free, refused = "", False, False
         try:
             async with deadline(self._clock, self._settings.duration / 3):
@@ -207,14 +207,14 @@ class LeaseHolder:
             self._until = float("-inf")
             return False
         if found.spec.holder_identity != settings.identity:
-            # Another may have had it and given it back while we stood still: whoever waits for a change must hear it.
+            # Another may have held and released it while we stalled: notify those that wait for a change.
             self._until = float("-inf")
             self._tell()
         try:
             body = self._body(found.metadata.resource_version, self._ours(found.spec))
             await self._client.replace(LEASES, settings.name, body, settings.namespace)
         except Conflict:
-            # Another was quicker, and may hold it now.
+            # Another process was faster, and may hold it now.
             self._until = float("-inf")
             await self._found()
             return False
@@ -222,7 +222,7 @@ class LeaseHolder:
         return True
 
     async def _give_back(self) -> bool:
-        """So that nobody need wait for it to run out. Whether anybody may take it now."""
+        """Release it, so that others need not wait for its expiry. Returns whether it is free now."""
         settings = self._settings
         try:
             found = await self._found()
@@ -242,7 +242,7 @@ class LeaseHolder:
         found = await self._client.get(self._resource, self._settings.name, self._settings.namespace)
         if found.spec != self._seen:
             holder = found.spec.holder_identity or ""
-            # Whose it is when it is seen for the first time may be dead.
+            # The holder at our first look may be dead.
             self.another = holder if self._seen is not None and holder != self._settings.identity else ""
             self._seen, self._seen_at = found.spec, asked
         return found

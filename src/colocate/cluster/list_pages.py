@@ -1,10 +1,10 @@
-"""Lists, page by page, their objects left undecoded: a page in memory at a time, however long the list.
+"""Reads lists page by page, with one page in memory at a time; objects are not decoded.
 
-Pages are bounded in bytes. Tenants can make objects large: a page that has too many bytes is asked for again with
-fewer objects, so that no tenant's pods keep those of others from being read.
+Pages are bounded in bytes. Tenants can make objects large: a page with too many bytes is requested again with fewer
+objects, so that no tenant's pods keep those of others from being read.
 
-A list whose continuation expires between two pages is begun anew by telling the caller so; pages that were
-given out before stay true, they are only no longer the beginning of one consistent list.
+If a list's continuation expires between two pages, the list starts again and the caller is told so (`Page.first`).
+Earlier pages stay true, but are no longer the beginning of one consistent list.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -22,13 +22,13 @@ T = TypeVar("T")
 Ask = Callable[[Request], Awaitable[bytes]]
 
 _WHOLE_AFTER = 3
-"""After so many expired lists the whole is asked for at once: slow reading must come to an end."""
+"""After this many expired lists, the whole list is requested at once, so that slow reading ends."""
 _FEWER = 8
-"""So many times fewer objects are asked for where a page is too long."""
+"""The factor by which fewer objects are requested after a page was too long."""
 
 
 class ListBounds(msgspec.Struct, frozen=True):
-    """How much a server may answer to one list, in all its pages; what is beyond it is no list of any cluster."""
+    """Bounds of all pages of one list; a longer list is an error."""
 
     objects: int
     bytes: int
@@ -39,9 +39,9 @@ class Page(msgspec.Struct, frozen=True):
 
     items: list[msgspec.Raw]
     version: str
-    """The resourceVersion of the list: a watch goes on from it after the last page."""
+    """The resourceVersion of the list: after the last page, a watch continues from it."""
     first: bool
-    """Whether a list begins here, the first time or anew."""
+    """Whether a list begins with this page, for the first time or again."""
 
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
@@ -63,12 +63,12 @@ async def pages(
     *,
     bounds: ListBounds,
 ) -> AsyncGenerator[Page, None]:
-    """The pages of a list. With `from_server_cache`, whatever the server has at hand, in one page.
+    """The pages of a list. With `from_server_cache`, the server's cached state in one page.
 
-    That may be a moment old, and is what a server can answer to five thousand agents at once; without it,
-    the list is as new as the request.
+    The cached state may be a moment old, but a server can send it to five thousand agents at once; without it, the
+    list is as new as the request.
 
-    Each page is bounded by whoever answers `ask`, all of them by `bounds`.
+    `ask` bounds each page, `bounds` all of them.
     """
     doing = Doing("list", resource.qualified, selection.namespace)
     path = resource.path(selection.namespace)
@@ -92,11 +92,11 @@ async def pages(
         except TooLong:
             if limit <= 1 or "limit" not in parameters:
                 raise
-            # What a server has at hand comes whole, whatever the limit.
+            # A server sends its cached state whole, whatever the limit.
             limit, from_server_cache = max(1, limit // _FEWER), False
             continue
         listed = _decode(body, doing)
-        # A page without objects is one that was asked for, too.
+        # A page without objects was requested, too.
         objects, length = objects + len(listed.items or ()) + 1, length + len(body)
         if objects > bounds.objects or length > bounds.bytes:
             raise unreadable(
@@ -111,7 +111,7 @@ async def pages(
 async def first_page(
     ask: Ask, resource: Resource[T], selection: Selection, limit: int, bounds: ListBounds
 ) -> Page:
-    """The beginning of a list, and no more of it."""
+    """Only the first page of a list."""
     async with aclosing(pages(ask, resource, selection, limit, bounds=bounds)) as found:
         return await anext(found)
 

@@ -1,8 +1,8 @@
-"""Extended resources in a node's status, and annotations beside them: set, and taken away when they would not go.
+"""Sets and removes extended resources in a node's status, and annotations beside them.
 
-A kubelet keeps a resource in its node's capacity for as long as its device plugin is known, at 0; and a
-resource that was patched in by hand stays for ever. The patches here change only the number that was seen, and
-only in capacity: allocatable is the kubelet's, which follows with its next sync.
+A kubelet keeps a resource in its node's capacity, at 0, as long as it knows the device plugin; a resource that was
+patched in by hand stays forever. The patches here change only the number that was seen, and only in capacity: the
+kubelet updates allocatable with its next sync.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from colocate.cluster.resources import NODES, Object
 
 
 class _NodeShape(msgspec.Struct, frozen=True):
-    """As much of a node as a patch of its status needs to have seen."""
+    """The parts of a node that a patch of its status tests."""
 
     metadata: dict[str, object]
     status: dict[str, object] = {}
@@ -30,9 +30,9 @@ def patch_for(
     wanted: Mapping[str, int | None],
     annotations: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """The patch that brings capacities to counts, and annotations to texts; None takes one away.
+    """The patch that sets capacities to counts, and annotations to texts; None removes one.
 
-    Empty where all is as wanted.
+    Empty where nothing has to change.
     """
     node: object = seen
     patch: Patch = ()
@@ -47,7 +47,7 @@ def patch_for(
             )
         value = None if count is None else str(count)
         step = json_patch.set_value(_mapping(node), ("status", "capacity", resource), value)
-        # The next step is made for what this one leaves behind.
+        # The next step applies to the result of this one.
         node = json_patch.apply(node, step)
         patch += step
     return patch
@@ -66,11 +66,11 @@ async def set_extended_resources(
     *,
     annotations: Mapping[str, str | None] | None = None,
 ) -> Patch:
-    """Bring a node's extended resources to counts, and annotations to texts; returns what was done.
+    """Set a node's extended resources to counts, and annotations to texts; returns the patch.
 
-    By way of the node's status, as kubelets write annotations: no right to the node itself is needed.
+    It patches the node's status, as kubelets do for annotations: no right to the node itself is needed.
 
-    PreconditionFailed where somebody else has changed them since: look again.
+    PreconditionFailed where they have changed since they were read: read again.
     """
     seen = await client.get(NODES.read_as(_NodeShape), node)
     patch = patch_for(seen.document(), wanted, annotations)

@@ -1,4 +1,4 @@
-"""The kinds of objects that are asked for: their paths, and the shape in which each is read. Pure."""
+"""The kinds of objects: their paths, and the shape in which each is read. Pure."""
 
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast
@@ -10,7 +10,7 @@ T = TypeVar("T", covariant=True)
 S = TypeVar("S")
 
 Object = dict[str, object]
-"""A whole object, where the caller reads it in no shape of its own."""
+"""A whole object, for callers without a shape of their own."""
 
 
 class Resource(msgspec.Struct, Generic[T], frozen=True):
@@ -22,10 +22,11 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
     version: str = "v1"
     namespaced: bool = True
     shape: type[T] = cast(type[T], dict[str, Any])
-    """What msgspec decodes each object into. Name there only what is used: the rest costs nothing."""
+    """The type into which msgspec decodes each object. Declare only the fields that are used: the others cost
+    nothing."""
 
     def read_as(self, shape: type[S]) -> "Resource[S]":
-        """The same kind of object, read in another shape."""
+        """This kind of object, read in another shape."""
         return Resource(self.plural, self.kind, self.group, self.version, self.namespaced, shape)
 
     @property
@@ -37,7 +38,7 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Where the objects are, or one of them, or a part of it. Every step is escaped."""
+        """The path of the objects, of one object, or of its subresource. Every step is escaped."""
         steps = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
             steps += ["namespaces", namespace]
@@ -51,13 +52,13 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
 def _step(text: str) -> str:
     if text in (".", ".."):
-        # Not escaped by quote, and taken out of a path by every HTTP client on its way.
+        # quote() does not escape these, and HTTP clients remove them from paths.
         raise ValueError(f"{text!r} is not a name of an object")
     return quote(text, safe="")
 
 
 class Selection(msgspec.Struct, frozen=True):
-    """Which objects of a kind: of one namespace or all, by labels and by fields, in the API's own words."""
+    """Selects objects of a kind: of one namespace or all, by label and field selectors of the API."""
 
     namespace: str = ""
     labels: str = ""
@@ -69,13 +70,13 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 def on_node(node: str) -> Selection:
-    """All pods of one node, those that have ended, too."""
+    """All pods of one node, including those that have ended."""
     return Selection(fields=f"spec.nodeName={node}")
 
 
 UNFINISHED = Selection(fields="status.phase!=Succeeded,status.phase!=Failed")
-"""Pods that have not ended. Of one that ends, a watch tells as if it were deleted, with its last state before that.
-Those that have ended stay in the API by the thousand, with all that was written into them."""
+"""Pods that have not ended. A watch reports a pod that ends as deleted, with its last state before that. Ended pods
+stay in the API by the thousand, with all of their annotations."""
 
 
 def unfinished_on(node: str) -> Selection:
@@ -92,6 +93,3 @@ SECRETS: Resource[Object] = Resource("secrets", "Secret")
 LEASES: Resource[Object] = Resource("leases", "Lease", "coordination.k8s.io")
 DEPLOYMENTS: Resource[Object] = Resource("deployments", "Deployment", "apps")
 DISRUPTION_BUDGETS: Resource[Object] = Resource("poddisruptionbudgets", "PodDisruptionBudget", "policy")
-PRIORITY_CLASSES: Resource[Object] = Resource(
-    "priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False
-)

@@ -1,10 +1,10 @@
-"""Values that may be used and never shown: not in logs, not in tracebacks, not in a repr."""
+"""Values that are never shown in logs, tracebacks or a repr."""
 
 from typing import NoReturn
 
 
 class Secret:
-    """A token, password or key. `reveal` is the one way to its value."""
+    """A token, password or key. Only `reveal` returns its value."""
 
     __slots__ = ("_value",)
 
@@ -27,5 +27,5 @@ class Secret:
         return "Secret(…)"
 
     def __reduce__(self) -> NoReturn:
-        # Pickling would write the value into whatever file or socket asks for it.
-        raise TypeError("a Secret is not written down")
+        # Pickling would write the value to a file or socket.
+        raise TypeError("a Secret cannot be pickled")

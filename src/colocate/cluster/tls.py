@@ -1,4 +1,4 @@
-"""Whom we trust and what certificate we show: TLS settings made from a connection, anew when files change."""
+"""The TLS context of a connection: trusted authorities and our client certificate, rebuilt when files change."""
 
 import os
 import ssl
@@ -21,7 +21,7 @@ class Tls:
         self._made: tuple[Stamp, ShownCredentials, ssl.SSLContext] | None = None
 
     def context(self, shown: ShownCredentials) -> ssl.SSLContext | None:
-        """What to connect with now; None where the server speaks plain HTTP."""
+        """The current TLS context; None where the server speaks plain HTTP."""
         if not self._connection.server.startswith("https://"):
             return None
         stamp = self._stamp()
@@ -29,20 +29,20 @@ class Tls:
             try:
                 self._made = (stamp, shown, _context(self._connection, shown))
             except UserError:
-                # Files that are just being replaced: certificate first, key a moment later.
+                # The files are probably being replaced: certificate first, key a moment later.
                 if self._made is None:
                     raise
         return self._made[2]
 
     @property
     def shows_certificate(self) -> bool:
-        """Whether we show a certificate to whoever asks for one."""
+        """Whether we have a client certificate to show."""
         login = self._connection.login
         of_plugin = self._made is not None and bool(self._made[1].certificate)
         return of_plugin or (login.certificate is not None and login.key is not None)
 
     def client_certificate_end(self) -> float | None:
-        """Until when the certificate that we show is good; None where we show none, or cannot tell."""
+        """When our client certificate expires; None where we have none, or it is unknown."""
         shown = self._made[1].certificate if self._made else ""
         if not shown and (pem := self._connection.login.certificate) is not None:
             shown = pem.read("client-certificate")
@@ -55,7 +55,7 @@ class Tls:
 
 
 def file_stamp(path: Path) -> tuple[str, int, int]:
-    """Another value whenever the file is another, or has been written to."""
+    """A value that changes whenever the file is replaced or written to."""
     try:
         found = path.stat()
     except OSError:
@@ -80,7 +80,7 @@ def _context(connection: Connection, shown: ShownCredentials) -> ssl.SSLContext:
             f"{origin}: certificate-authority{f' {where}' if where else ''} has no certificate in PEM; copy it "
             "again from the cluster"
         ) from error
-    # Python 3.13 began to refuse authorities that lack an extension which many clusters' own ones lack.
+    # Python 3.13 refuses authorities without an extension that the authorities of many clusters lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if connection.insecure:
         context.check_hostname = False
@@ -99,13 +99,13 @@ def _key(key: Pem, origin: str) -> Secret:
 
 
 def _show(context: ssl.SSLContext, what: str, certificate: str, key: Secret) -> None:
-    # The ssl module reads a key from a file only; this one is in memory, and no disk ever sees it.
+    # The ssl module reads keys only from files; this file is in memory, and never on a disk.
     descriptor = os.memfd_create("client-key", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "w") as file:
         file.write(f"{certificate}\n{key.reveal()}")
         file.flush()
         try:
-            # No password is known: with an empty one an encrypted key is an error, not a question.
+            # With an empty password, an encrypted key is an error and not a prompt.
             context.load_cert_chain(f"/proc/self/fd/{descriptor}", password="")
         except (ssl.SSLError, OSError) as error:
             why = getattr(error, "reason", None) or str(error)

@@ -1,7 +1,7 @@
-"""Bytes to a server and back: one session, the credential of the moment, a deadline, readable errors.
+"""Sends requests to a server: one session, the current credential, a deadline, readable errors.
 
-The server is that of the API, or Prometheus. Knows no kinds of objects and decides no retry but one: a credential
-that is refused is renewed and tried once more, since a request that was refused has done nothing.
+The server is the API server or Prometheus. The only retry here is after a refused credential, which is renewed: a
+refused request has changed nothing.
 """
 
 import asyncio
@@ -41,22 +41,22 @@ from colocate.telemetry import CLUSTER_REQUEST_SECONDS, CLUSTER_REQUESTS
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"
 LONGEST_ANSWER = 16 << 20
-"""Bytes. An object has at most 1.5 MiB in etcd as it is installed; a page of a list, a few MiB."""
+"""Bytes. An object has at most 1.5 MiB in etcd by default; a page of a list has a few MiB."""
 _BUFFER = 1 << 18
 _REFUSAL = 1 << 16
-"""So much of a refusal is read: enough for its reason."""
+"""Bytes of a refusal that are read: enough for its reason."""
 _LINES = 1000
 _LINE = 32
-"""Bytes of a line on the average, in what is received at once, beyond so many lines. JSON has none, a header has
-about thirty bytes, a chunk of any server has hundreds, and two lines."""
+"""The least average length of a line, in bytes, beyond `_LINES` lines in what is received at once. JSON bodies have
+no lines, a header has about thirty bytes, and a chunk of any real server has hundreds of bytes and two lines."""
 _IN_VAIN = 1 << 20
-"""Bytes that may come without a part of the answer's body among them."""
-# A server that is gone without a word is noticed within a minute, not with the next time-out of a watch.
+"""Bytes that may arrive without any of the answer's body among them."""
+# A server that vanished is noticed within a minute, before the next time-out of a watch.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 20), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 4))
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request, without who makes it."""
+    """One request, without credentials."""
 
     doing: Doing
     method: str
@@ -65,11 +65,12 @@ class Request(msgspec.Struct, frozen=True):
     body: bytes | None = None
     content_type: str = JSON
     at_most: int | None = None
-    """The longest answer to read, in bytes; it is then asked for uncompressed, so that it is what it seems."""
+    """The longest answer to read, in bytes; the answer is then requested uncompressed, so that its length is
+    true."""
     at_most_by: str = ""
-    """The setting that says so."""
+    """The setting of that bound, for messages."""
     streamed: bool = False
-    """Whether the answer is read piece by piece, and therefore asked for uncompressed."""
+    """Whether the answer is streamed, and therefore requested uncompressed."""
 
     @property
     def plain(self) -> bool:
@@ -86,7 +87,7 @@ class Transport:
         self._tls = Tls(connection)
         self._session: aiohttp.ClientSession | None = None
         self.clock_offset: float | None = None
-        """Seconds by which the server's clock is ahead of ours, where it tells."""
+        """Seconds by which the server's clock is ahead of ours; None where unknown."""
 
     async def close(self) -> None:
         if self._session is not None:
@@ -94,8 +95,8 @@ class Transport:
             self._session = None
 
     async def ask(self, request: Request, seconds: float, longest: int = LONGEST_ANSWER) -> bytes:
-        """The body of a good answer, within so many seconds; anything else is an error. `longest` is how many bytes
-        are read, unpacked, where the request does not say."""
+        """The body of a successful answer within `seconds`; anything else is an error. `longest` is the most bytes
+        to read, decompressed, where the request sets no bound."""
         async with self._within(request, seconds):
             response = await self._send(request)
             try:
@@ -115,7 +116,7 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, request: Request, seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """A good answer piece by piece. `seconds` is for its beginning; the caller sees to its end."""
+        """Stream a successful answer. `seconds` is for its beginning; the caller limits the rest."""
         async with self._within(request, seconds):
             response = await self._send(request)
         try:
@@ -123,7 +124,7 @@ class Transport:
             async with aclosing(self._pieces(request, response)) as pieces:
                 yield pieces
         finally:
-            # Not released: the connection is in the middle of an answer.
+            # Closed and not released: the connection is in the middle of an answer.
             response.close()
 
     async def _pieces(
@@ -186,9 +187,9 @@ class Transport:
             ssl=True if context is None else context,
             server_hostname=connection.server_name or None,
             proxy=connection.proxy.reveal() if connection.proxy else None,
-            # A credential goes to the server that it is for, and nowhere else.
+            # Redirects are not followed: the credential must go only to its own server.
             allow_redirects=False,
-            # It would unpack whatever comes, however much that is.
+            # aiohttp would decompress without a bound.
             auto_decompress=False,
         )
         self._compare_clocks(response.headers.get("Date", ""))
@@ -208,7 +209,7 @@ class Transport:
 
     def _compare_clocks(self, date: str) -> None:
         with suppress(ValueError, OverflowError):
-            # What is told is cut off to the second.
+            # The header has whole seconds only.
             self.clock_offset = parsedate_to_datetime(date).timestamp() + 0.5 - self._clock.time()
 
     def _headers(self, request: Request, shown: ShownCredentials) -> list[tuple[str, str]]:
@@ -227,11 +228,11 @@ class Transport:
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             connector = aiohttp.TCPConnector(socket_factory=_socket)
-            # There is no other way to stand before its parser.
+            # There is no public way to see the bytes before its parser.
             connector._factory = partial(_Answers, loop=asyncio.get_running_loop())  # type: ignore[assignment]
             self._session = aiohttp.ClientSession(
                 connector=connector,
-                # Deadlines are on our clock.
+                # Deadlines use our clock.
                 timeout=aiohttp.ClientTimeout(),
                 read_bufsize=_BUFFER,
                 headers={"User-Agent": f"colocate/{__version__}"},
@@ -240,7 +241,7 @@ class Transport:
         return self._session
 
     def _trouble(self, doing: Doing, error: aiohttp.ClientError | OSError) -> Unreachable:
-        """What a failed connection means, in words."""
+        """The error for a failed connection, in words."""
         connection = self._connection
         if said := of_our_certificate(error):
             return Untrusted(f"cannot {doing}: {connection.server} {self._refused_for(said)}", sent=False)
@@ -257,7 +258,7 @@ class Transport:
                 return kind(words, sent=False)
         end = self._tls.client_certificate_end()
         if end is not None and end < self._clock.time():
-            # Servers that check it in the handshake mostly hang up without a word.
+            # Servers that check it in the handshake usually close without a message.
             day = datetime.fromtimestamp(end, UTC).date()
             return Untrusted(
                 f"cannot {doing}: {connection.server} closed the connection, and our client certificate "
@@ -273,16 +274,16 @@ class Transport:
 
 
 class _Answers(ResponseHandler):
-    """What a server sends, looked at before it is taken apart. Crumbs cost far more to read than to send: of interim
-    answers without end, or chunks of a byte, a few megabytes hold up this process for longer than any deadline, which
-    it would not notice. And what is no part of an answer's body is bounded as that is."""
+    """Checks what a server sends before aiohttp parses it. Tiny chunks and endless interim answers cost far more to
+    read than to send: a few megabytes of them block the event loop beyond any deadline. Bytes that are not part of
+    an answer's body are bounded, too."""
 
     _in_vain = 0
     """Bytes since the body last grew."""
 
     def data_received(self, data: bytes) -> None:
         if data.count(b"\r\n") > _LINES + len(data) // _LINE:
-            self._hang_up("it answers in crumbs, with no end of short lines")
+            self._hang_up("the server sent too many tiny chunks or short lines")
             return
         body = self._payload
         length = body.total_bytes if body is not None else 0
@@ -290,7 +291,7 @@ class _Answers(ResponseHandler):
         grows = body is None or body is not self._payload or body.total_bytes > length
         self._in_vain = 0 if grows else self._in_vain + len(data)
         if self._in_vain > _IN_VAIN:
-            self._hang_up("it goes on and on, and no more of its answer comes")
+            self._hang_up("the server keeps sending, but nothing of its answer")
 
     def _hang_up(self, why: str) -> None:
         if self.transport is None:
@@ -309,10 +310,10 @@ def _check_plain(request: Request, response: aiohttp.ClientResponse) -> None:
 
 
 async def _beginning(response: aiohttp.ClientResponse, length: int, *, packed: bool) -> bytes:
-    """So much of the body, or all of it where it is shorter; unpacked no further than that where it may be packed."""
+    """The first `length` bytes of the body; a compressed body is decompressed no further than that."""
     encoding = response.headers.get("Content-Encoding", "").lower() if packed else ""
     if encoding not in ("", "identity", "gzip"):
-        raise aiohttp.ClientPayloadError(f"it is packed by {encoding!r}, which was not asked for")
+        raise aiohttp.ClientPayloadError(f"it is compressed by {encoding!r}, which was not asked for")
     unpacking = zlib.decompressobj(zlib.MAX_WBITS | 16) if encoding == "gzip" else None
     pieces: list[bytes] = []
     room = length
@@ -320,12 +321,12 @@ async def _beginning(response: aiohttp.ClientResponse, length: int, *, packed: b
         try:
             pieces.append(unpacking.decompress(piece, room) if unpacking else piece[:room])
         except zlib.error as error:
-            raise aiohttp.ClientPayloadError(f"it cannot be unpacked: {error}") from None
+            raise aiohttp.ClientPayloadError(f"it cannot be decompressed: {error}") from None
         room -= len(pieces[-1])
         if room <= 0:
             return b"".join(pieces)
     if unpacking is not None and not unpacking.eof:
-        raise aiohttp.ClientPayloadError("it is packed, and its end is missing")
+        raise aiohttp.ClientPayloadError("it is compressed, and its end is missing")
     return b"".join(pieces)
 
 

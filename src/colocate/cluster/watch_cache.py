@@ -1,12 +1,12 @@
-"""What the cluster has of one kind, followed: list, watch, and list again when the thread is lost.
+"""Keeps the objects of one kind up to date: list, watch, and list again when the watch cannot continue.
 
-The cache is what the server said last, never more; `health` says how long ago that was. It survives whatever
-the server does: an expired version (410), a connection that drops, ends or falls silent, a restart, a server
-that refuses for a while, even one whose versions begin again because its state was lost or restored. What
-was missed meanwhile is found by comparing, and told like any other change.
+The cache holds what the server said last; `health` says how long ago that was. It survives an expired version
+(410), a connection that drops, ends or falls silent, a restart, a server that refuses for a while, and even one
+whose versions restart because its state was lost or restored. Missed changes are found by comparing, and reported
+like any other change.
 
-A list is applied page by page, so that a long one costs the memory of a page: while it is read, the cache
-holds some objects as they are and others as they were. Deletions that were missed are told at its end.
+A list is applied page by page, so that it needs the memory of one page: meanwhile the cache holds some objects in
+their new and others in their old state. Missed deletions are reported at its end.
 """
 
 import asyncio
@@ -32,39 +32,40 @@ from colocate.errors import UserError
 
 _BY_CHANCE = 0.2
 _EARLY = 5.0
-"""Seconds before its end at which a watch may end as it was told."""
+"""A watch that ends up to this many seconds early still counts as ended on time."""
 
 T = TypeVar("T")
 Handler = Callable[[Change[T]], None]
 
 
 class WatchSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cache follows.
+    """How a cache lists and watches.
 
-    Watches are short, so that one that says nothing is known for stalled or for quiet within a minute: a server that
-    lives sends a bookmark at the end that it was told, and ends it. To begin again from there costs it next to
-    nothing. Kubernetes' own clients wait for five to ten minutes.
+    Watches are short, so that a stalled watch is told from a quiet one within a minute: a healthy server sends a
+    bookmark and ends the watch at the requested time. Continuing from there costs the server almost nothing.
+    Kubernetes' own clients wait for five to ten minutes.
     """
 
     page: int = 500
     """Objects per page of a list."""
     from_server_cache: bool = False
-    """Let the first list be a moment old, which costs the server next to nothing. Right for an agent that
-    reads the few pods of its node, of which there are thousands; the list then comes in one page."""
+    """Let the first list be a moment old, which costs the server almost nothing. Right for thousands of agents that
+    each read the few pods of their node; the list then comes in one page."""
     watch_seconds: float = 40.0
-    """A watch is ended and begun again after so many seconds, up to a fifth more by chance."""
+    """Seconds after which a watch ends and continues, plus up to a fifth at random."""
     silence: float = 8.0
-    """Seconds that a watch may outlive its end before the connection counts as dead."""
+    """Seconds after the end of a watch at which the connection counts as dead."""
     history_seconds: float = 300.0
-    """Whether the server is still the one that we know is asked, by a list of one object, after every watch that did
-    not end as it was told, and otherwise after so many seconds."""
+    """Seconds between checks, by a list of one object, that the server still has the history that we know; it is
+    also checked after every watch that did not end on time."""
     first_pause: float = 0.8
     last_pause: float = 30.0
-    """Seconds between attempts: doubled from the first to the last, and up to twice as long by chance."""
+    """The longest pause between attempts, in seconds. Pauses double from the first to this one, plus jitter of up
+    to the same length."""
 
 
 class _HistoryChanged(ClusterError):
-    """The server is no longer the one whose versions we know."""
+    """The server's versions are no longer those that we know."""
 
 
 class WatchCache(Generic[T]):
@@ -90,11 +91,11 @@ class WatchCache(Generic[T]):
         self._synced = asyncio.Event()
         self._version: str | None = None
         self._opened: float | None = None
-        """When the server began to answer the watch of this turn."""
+        """When the server began to answer the current watch; None before."""
         self._sure_since: float | None = None
-        """Since when the server was seen to count the versions that we know; None where that is in doubt."""
+        """When the server's history was last confirmed; None while it is in doubt."""
         self.changed = Watched()
-        """Counts the moments at which something has changed."""
+        """Notifies waiters whenever something has changed."""
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -112,19 +113,20 @@ class WatchCache(Generic[T]):
         return list(self._objects.items())
 
     def add_index(self, function: Callable[[T], Hashable]) -> ObjectIndex[T]:
-        """Find objects by what the function reads from them; those for which it gives None are left out."""
+        """Add an index of objects by what the function reads from them; objects for which it returns None are left
+        out."""
         return self._objects.add_index(function)
 
     def add_handler(self, handler: Handler[T]) -> None:
-        """Call the handler with every change from now on, in order, once cache and indexes have it."""
+        """Call the handler with every change from now on, in order, after cache and indexes are updated."""
         self._handlers.append(handler)
 
     async def synced(self) -> None:
-        """Return once everything that the server had at the start is here, and handlers know it."""
+        """Return once the first list is complete, and handlers have got it."""
         await self._synced.wait()
 
     def is_past(self, version: str) -> bool:
-        """Whether everything up to a version of an object has been told: what is not here by then is gone."""
+        """Whether all changes up to a version have arrived: an object that is not in the cache then is gone."""
         told = self._version
         return told is not None and told.isdigit() and version.isdigit() and int(told) >= int(version)
 
@@ -142,7 +144,7 @@ class WatchCache(Generic[T]):
         )
 
     async def run(self) -> None:
-        """Follow until cancelled, whatever happens to the server."""
+        """List and watch until cancelled, whatever happens to the server."""
         settings = self._settings
         back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
         reason = "start"
@@ -163,11 +165,11 @@ class WatchCache(Generic[T]):
                 self._record.failed(error, pause)
             lived = 0.0 if self._opened is None else self._clock.monotonic() - self._opened
             if lived >= settings.last_pause:
-                # It worked for a while: whatever ended it is news.
+                # It worked for a while, so this is a new failure.
                 back_off.reset()
                 pause = None if self._version is None else pause
             elif pause is None and lived < settings.first_pause:
-                # A server that ends watches at once is on its way down.
+                # A server that ends watches at once is shutting down.
                 pause = back_off.pause()
             if pause is not None:
                 await self._clock.sleep(pause)
@@ -181,7 +183,7 @@ class WatchCache(Generic[T]):
         found: set[Key] = set()
         version = ""
         settings = self._settings
-        # A list that replaces what was seen before must not be older than that.
+        # A new list must not be older than the state that it replaces.
         cached = settings.from_server_cache and not self._record.synced
         ask = self._client.ask_once
         bounds = self._client.settings.list_bounds
@@ -210,10 +212,11 @@ class WatchCache(Generic[T]):
             raise unreadable(self._doing("list"), str(error)) from error
 
     async def _check_history(self) -> None:
-        """Make sure that the server still counts the versions that we know, before we go on from one.
+        """Make sure that the server still has the history that we know, before a watch continues from a version of
+        it.
 
-        A watch from a version of another history would wait for changes in vain, or miss some. That the
-        server has an object which we know, by its uid, and no older version than ours, shows that it is so.
+        A watch from a version of another history would wait forever, or miss changes. The history is the same if
+        the server's version is not older than ours and it has an object that we know by its uid.
         """
         assert self._version is not None
         bounds = self._client.settings.list_bounds
@@ -223,16 +226,16 @@ class WatchCache(Generic[T]):
             raise self._other_history(f"it is at version {page.version} and was at {self._version}")
         if not page.items:
             if len(self._objects):
-                raise self._other_history("everything that was there is gone")
+                raise self._other_history("all known objects are gone")
             self._sure_since = self._clock.monotonic()
             return
         raw = page.items[0]
         marks = self._marks(raw)
         if not self._objects.knows(marks):
-            raise self._other_history(f"{marks.name} was not there before")
+            raise self._other_history(f"{marks.name} is not in the cache")
         unchanged = not _is_before(self._version, marks.resource_version)
         if unchanged and not self._objects.agrees(marks, raw):
-            raise self._other_history(f"{marks.name} is another at the same version")
+            raise self._other_history(f"{marks.name} differs at the same version")
         self._sure_since = self._clock.monotonic()
 
     def _other_history(self, found: str) -> _HistoryChanged:
@@ -263,9 +266,9 @@ class WatchCache(Generic[T]):
                             self._follow(event)
                         self._record.held(len(self._objects))
         except TimeoutError:
-            raise Unreachable(f"cannot {doing}: the server has fallen silent") from None
+            raise Unreachable(f"cannot {doing}: the server stopped sending") from None
         if self._opened is None or self._clock.monotonic() - self._opened < seconds - _EARLY:
-            # A server that stops ends its watches in good order; the next may be another.
+            # A server that shuts down ends its watches properly; the next one may be another server.
             self._sure_since = None
 
     def _follow(self, event: WatchEvent) -> None:
@@ -277,7 +280,7 @@ class WatchCache(Generic[T]):
                 self._put(marks, event.raw)
             case "DELETED":
                 self._tell(self._objects.remove(marks, event.raw))
-        # Also that of a bookmark, whose only purpose it is, and of types that do not exist yet.
+        # Also from bookmarks, which exist only for that, and from event types of the future.
         self._version = marks.resource_version or self._version
 
     def _put(self, marks: ObjectMarks, raw: msgspec.Raw) -> None:
@@ -313,5 +316,5 @@ _REASONS: dict[type[ClusterError], str] = {
 
 
 def _is_before(version: str, other: str) -> bool:
-    """Whether a version is older than another; versions that are no numbers are not compared."""
+    """Whether a version is older than another; False for versions that are not numbers."""
     return version.isdigit() and other.isdigit() and int(version) < int(other)

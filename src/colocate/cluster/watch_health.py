@@ -1,4 +1,4 @@
-"""How a watch cache is doing: for a readiness check, for a person, and as metrics."""
+"""The state of a watch cache, for readiness checks, people and metrics."""
 
 import msgspec
 
@@ -15,24 +15,24 @@ from colocate.telemetry import (
 
 
 class WatchHealth(msgspec.Struct, frozen=True):
-    """A moment's view."""
+    """The state at one moment."""
 
     synced: bool
     """Whether a whole list has been read since the start."""
     objects: int
     skipped: int
-    """Objects on the server that could not be read as they are now."""
+    """Objects whose current state could not be read."""
     last_contact: float | None
-    """Seconds since the epoch at which the server last said anything; None where it never has."""
+    """When the server last sent anything, in seconds since the epoch; None if never."""
     relists: int
-    """Lists after the first."""
+    """How many lists were read after the first."""
     errors: int
     last_error: str
-    """Empty as soon as the server answers again."""
+    """The last error; empty as soon as the server answers again."""
 
 
 class WatchRecord:
-    """Counts what happens to one cache, here and in the metrics."""
+    """Counts the events of one cache, here and in the metrics."""
 
     def __init__(self, resource: str, clock: Clock) -> None:
         self._resource = resource
@@ -45,7 +45,7 @@ class WatchRecord:
         self.last_error = ""
 
     def contact(self) -> None:
-        """The server has said something."""
+        """Note that the server sent something."""
         self.last_contact = self._clock.time()
         self.last_error = ""
         WATCH_CONTACT.labels(self._resource).set(self.last_contact)

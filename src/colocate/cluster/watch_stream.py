@@ -1,4 +1,4 @@
-"""One watch: from bytes to events. Ends when the server ends it; what goes wrong is raised."""
+"""Decodes one watch from bytes to events. It ends when the server ends it; errors are raised."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -10,11 +10,11 @@ from colocate.cluster.errors import ApiStatus, ClusterError, Doing, from_status
 from colocate.model.figures import amount
 
 _AT_ONCE = 64
-"""Events that are read before others have their turn: of a server that tells without a pause, too."""
+"""Events that are read before other tasks run, even if the server sends without a pause."""
 
 
 class UnreadableEvent(ClusterError):
-    """A line that is no event: what it would have said is lost, and only a new list can tell."""
+    """A line that is not an event: the change is lost, and a new list is needed."""
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ _STATUS = msgspec.json.Decoder(ApiStatus)
 async def events(
     doing: Doing, pieces: AsyncIterator[bytes], longest: int
 ) -> AsyncGenerator[list[WatchEvent], None]:
-    """The events of a watch, as many at a time as have arrived, each of at most `longest` bytes."""
+    """The events of a watch, in batches as they arrive; each has at most `longest` bytes."""
     rest = bytearray()
     async for piece in pieces:
         known = len(rest)
@@ -56,7 +56,7 @@ async def events(
             try:
                 found.append(event_of(doing, line))
             except ClusterError:
-                # What came before the error is true, and later than anything known.
+                # Events before the error are valid and new.
                 if found:
                     yield found
                 raise
@@ -66,11 +66,11 @@ async def events(
                 await asyncio.sleep(0)
         yield found
         await asyncio.sleep(0)
-    # What is left without an end of line was cut off. It comes again from the last version that was read.
+    # A rest without a line end was cut off. It comes again, from the last version that was read.
 
 
 def event_of(doing: Doing, line: bytes) -> WatchEvent:
-    """One line. An ERROR is raised as the error that it stands for."""
+    """Decode one line. An ERROR event is raised as an exception."""
     try:
         read = _LINE.decode(line)
         if read.type == "ERROR":

@@ -1,7 +1,7 @@
 """Reads a machine's CPUs from the files of sysfs: sockets, dies, NUMA nodes, L3 groups, cores, threads.
 
-What real machines leave out is gone around (L3 ids, die ids, lists where masks are, distances) and what they
-contradict becomes a doubt. Garbage is an error that names the file. Where work should go is not decided here.
+It copes with what real machines leave out (L3 ids, die ids, lists where only masks are, distances), and records
+contradictions as doubts. Garbage is an error that names the file. Nothing is decided here.
 """
 
 import re
@@ -19,25 +19,25 @@ _NODE = "devices/system/node"
 _TRIES = 3
 _LARGEST_NUMBER = 1 << 31
 _NOT_TOLD = (0xFFFF, 0xFFFFFFFF)
-"""What firmware without an answer writes for a package or a die; others write -1."""
+"""Values by which some firmware says that a package or die is unknown; other firmware writes -1."""
 _MEMORY = re.compile(r"(MemTotal|MemFree):\s*(\d{1,15}) kB", re.ASCII)
 _NUMBERED_NODE = re.compile(r"node(\d{1,4})", re.ASCII)
 
 
 def read_topology(dump: Path | None = None) -> CpuTopology:
-    """Of this machine, or of a dump; UserError where that cannot be."""
+    """Read the topology of this machine, or of a dump; UserError where that fails."""
     files = this_machine() if dump is None else open_dump(dump)
     for _ in range(_TRIES):
         before = files.read(f"{_CPU}/online")
         topology = _Reader(files).topology()
-        # A CPU may go on or off meanwhile; what was read is of one moment only where none did.
+        # A CPU may go online or offline meanwhile: the files agree only if none did.
         if files.read(f"{_CPU}/online") == before:
             break
     return topology
 
 
 class _Reader:
-    """Reads one machine once, and collects what it finds odd."""
+    """Reads one machine once, and collects contradictions."""
 
     def __init__(self, files: SystemFiles) -> None:
         self._files = files
@@ -47,7 +47,7 @@ class _Reader:
         online = self._set(f"{_CPU}/online")
         if self._files.read(f"{_CPU}/online") is None:
             raise UserError(
-                f"{self._files.name}: there is no {_CPU}/online, so its CPUs cannot be told; dump the whole of "
+                f"{self._files.name}: there is no {_CPU}/online, so its CPUs are unknown; dump the whole of "
                 "/sys/devices/system"
             )
         if not online:
@@ -56,7 +56,7 @@ class _Reader:
         homes = {cpu: node.id for node in nodes for cpu in node.cpus}
         sockets = {cpu: self._place(cpu, "physical_package_id") for cpu in online}
         if any(socket is None for socket in sockets.values()):
-            self._doubts.append("Some CPUs do not tell their socket; they count as socket 0.")
+            self._doubts.append("Some CPUs do not report their socket; they count as socket 0.")
         dies = {cpu: self._place(cpu, "die_id") for cpu in online}
         cores = self._cores(online, sockets, dies)
         l3s = self._l3s(online)
@@ -128,7 +128,7 @@ class _Reader:
         return self._set(f"{folder}/cpumap", CpuSet.parse_mask) if listed is None else listed
 
     def _linked_nodes(self, online: CpuSet, nodes: Mapping[int, CpuSet | None]) -> dict[int, CpuSet | None]:
-        """By the links cpuN/nodeM, where the nodes themselves do not say."""
+        """The CPUs of nodes by the links cpuN/nodeM, where the nodes themselves have no list."""
         found: dict[int, set[int]] = {number: set() for number in nodes}
         for cpu in online:
             for name in self._files.names(f"{_CPU}/cpu{cpu}"):
@@ -196,7 +196,7 @@ class _Reader:
         return None
 
     def _l3s(self, online: CpuSet) -> dict[int, int]:
-        """The number of each CPU's L3 group; CPUs without an L3 are left out."""
+        """The L3 group number of each CPU; CPUs without an L3 are left out."""
         told = {cpu: found for cpu in online if (found := self._l3(cpu, online))}
         with_id: dict[int, set[int]] = {}
         for cpu, (number, _) in told.items():
@@ -213,13 +213,13 @@ class _Reader:
                 break
         if 0 < len(told) < len(online):
             self._doubts.append(
-                f"CPUs {online - CpuSet.of(told)} tell of no L3; each NUMA node's count as one group."
+                f"CPUs {online - CpuSet.of(told)} report no L3; each NUMA node's count as one group."
             )
         groups: dict[tuple[int | None, CpuSet | None], list[int]] = {}
         for cpu, key in told.items():
             groups.setdefault(key, []).append(cpu)
         ids = [number for number, _ in groups]
-        # The kernel's own ids where they are ids: every group has one, and no two the same.
+        # Use the kernel's ids where they are unique: every group has one, and no two are equal.
         usable = None not in ids and len(set(ids)) == len(ids)
         return {
             cpu: number if usable and number is not None else place

@@ -1,4 +1,4 @@
-"""NUMA nodes of devices that a container is given, by what sysfs says of a device file or a PCI address."""
+"""Finds the NUMA nodes of a container's devices, by what sysfs says about a device file or a PCI address."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from colocate.host.system_files import SYS
 _PCI = re.compile(r"[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 _MOST_DEVICES = 64
 _HIGHEST = 8
-"""Folders above a device in which its NUMA node is looked for."""
+"""How many folders above a device are searched for its NUMA node."""
 
 
 def device_nodes(devices: Iterable[str], sys: Path = SYS, dev: Path = Path("/dev")) -> tuple[int, ...]:
-    """The NUMA nodes, lowest first; a device that nobody can tell of is left out.
+    """The NUMA nodes, lowest first; a device whose node is unknown is left out.
 
-    Paths are those of the request and not the container's own words; still only files below /dev are looked at.
+    Paths come from the kubelet's request, not from the container; still, only files below /dev are read.
     """
     found = set()
     for device, _ in zip(devices, range(_MOST_DEVICES), strict=False):
@@ -52,7 +52,7 @@ def _node(device: str, sys: Path, dev: Path) -> int | None:
 
 
 def _read(file: Path) -> int | None:
-    """None where there is no such file, or the firmware does not say (-1)."""
+    """The number in a file; None where there is no such file, or the firmware does not know (-1)."""
     try:
         text = file.read_text()[:16].strip()
     except OSError:

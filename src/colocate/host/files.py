@@ -1,4 +1,5 @@
-"""Files that are either old or new, never half-written, whatever dies in between; locks; and names that stay."""
+"""Atomic writes, which leave the old or the new file whatever fails in between; locks; and paths that stay below a
+folder."""
 
 import errno
 import fcntl
@@ -11,19 +12,19 @@ from colocate.crashpoints import reached
 from colocate.errors import ColocateError
 
 _MOST_LINKS = 40
-"""That a path leads through, as in the kernel."""
+"""Symbolic links followed in one path, as in the kernel."""
 _LONGEST_NAME = 255
-"""Bytes, on every file system that matters here."""
+"""Bytes of a file name, on every file system that matters here."""
 
 
 class LeadsElsewhere(ColocateError):
-    """A name would make a path that is not where it is meant to be."""
+    """A name would lead to a path outside its folder."""
 
 
 def below(folder: Path, *names: str) -> Path:
-    """The path of these names, one below the other; `LeadsElsewhere` where it would not lie below the folder.
+    """Join names to a folder; `LeadsElsewhere` where the path would not lie below the folder.
 
-    Every word from the cluster that becomes a part of a path is joined here.
+    Every word from the cluster that becomes part of a path is joined here.
     """
     for name in names:
         if not _stays(name):
@@ -32,9 +33,9 @@ def below(folder: Path, *names: str) -> Path:
 
 
 def resolved_below(root: Path, path: Path) -> Path:
-    """Where an absolute path of an image leads that lies in `root`: its links are followed as they would be in there.
+    """Resolve an absolute path inside the image at `root`: links are followed as they would be in the image.
 
-    What is not there yet is taken as it is called; `LeadsElsewhere` where links lead round in a circle.
+    A missing part is kept as it is; `LeadsElsewhere` where links form a loop.
     """
     root = root.resolve()
     found, links = root, 0
@@ -71,10 +72,11 @@ def write_atomically(
     owner: tuple[int, int] | None = None,
     before: Callable[[], None] | None = None,
 ) -> None:
-    """Replace `path` by `data`; on return the data survives a power cut, on an error the old file stays.
+    """Replace `path` by `data`. After the return, the data survives a power cut; after an error, the old file is
+    unchanged.
 
-    `owner` is a user and a group, this process's own unless given. `before` is called when all is written and
-    only the replacing is left: what it raises leaves the old file.
+    `owner` is a user and a group; default is this process's own. `before` is called after writing and before
+    replacing: if it raises, the old file stays.
     """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     temporary = Path(name)
@@ -98,7 +100,7 @@ def write_atomically(
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable: what was renamed, linked or made there."""
+    """Make renames, links and new files in a folder durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)
@@ -107,13 +109,13 @@ def sync_folder(folder: Path) -> None:
 
 
 def take_lock(file: Path) -> int:
-    """A handle that nobody else has while it is open; BlockingIOError where somebody has it."""
+    """A file descriptor with an exclusive lock; BlockingIOError where another process has the lock."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
-        # Of an earlier life: who only reads is alone with it all the same.
+        # The file system is read-only; a file from an earlier run can still be locked through a read-only handle.
         handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

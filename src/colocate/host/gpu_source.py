@@ -1,7 +1,7 @@
-"""GPUs as something on this machine tells of them: the interface, and what travels over it.
+"""The interface to the GPUs of this machine, and its data.
 
-`nvml` asks NVIDIA's driver, `mock_gpus` makes them up. Nothing is judged here: whether a GPU is fit for pods is
-decided in `gpus`. Every call may block, and one that a sick GPU holds up may never return: callers use a thread.
+`nvml` asks NVIDIA's driver, `mock_gpus` simulates GPUs. `gpus` decides whether a GPU is fit for pods. Every call
+may block, forever if a GPU is faulty: callers use a thread.
 """
 
 from typing import Protocol
@@ -13,16 +13,16 @@ from colocate.model.memory import Bytes
 
 
 class GpuUnavailable(Unavailable):
-    """Nothing can be said of any GPU now; says why."""
+    """No GPU can be read now; the message says why."""
 
 
 class GpuProcess(msgspec.Struct, frozen=True):
-    """A process that has memory of a GPU."""
+    """A process that uses memory of a GPU."""
 
     pid: int
-    """In the PID namespace of the host."""
+    """The process id in the PID namespace of the host."""
     memory: Bytes | None
-    """None where the driver does not tell."""
+    """Its memory on the GPU; None where the driver does not report it."""
 
 
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,46 +30,47 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     index: int
-    """Its place in the driver's order; another after a restart of the machine, perhaps."""
+    """Its number in the driver's order, which may change when the machine restarts."""
     model: str = ""
     memory: Bytes = 0
-    """All that it has."""
+    """All of its memory."""
     used: Bytes | None = None
-    """By whomever; None where it was not told."""
+    """Memory in use by any process; None where unknown."""
     numa: int | None = None
     mig: bool = False
-    """Whether it is split into instances, which are devices of their own."""
+    """Whether it is in MIG mode: split into instances, which are separate devices."""
     processes: tuple[GpuProcess, ...] | None = None
-    """None where the driver does not tell."""
+    """The processes that use it; None where the driver does not report them."""
     problem: str = ""
-    """Why it does not answer; what it is, is what was heard before. Empty where it answers."""
+    """Why it does not answer; the other fields are then from an earlier reading. Empty where it answers."""
 
 
 class GpuSurvey(msgspec.Struct, frozen=True):
-    """Every GPU that there is."""
+    """All GPUs at one moment."""
 
     gpus: tuple[GpuReading, ...]
     unknown: tuple[str, ...] = ()
-    """A sentence for each that answers nothing, and that nobody has ever heard of."""
+    """A sentence for each GPU that does not answer and was never read before."""
 
 
 class Xid(msgspec.Struct, frozen=True):
-    """The driver tells of an error."""
+    """An error that the driver reports."""
 
     code: int
     """See NVIDIA's list of XID errors."""
     uuid: str = ""
-    """Empty where the driver did not say which GPU it is."""
+    """The UUID of the GPU; empty where the driver did not say."""
 
 
 class GpuSource(Protocol):
-    """Tells of the GPUs of this machine. Its methods are called from threads, two at a time at most."""
+    """Reads the GPUs of this machine. Its methods are called from threads, at most two at a time."""
 
     def survey(self) -> GpuSurvey:
-        """All of them now; GpuUnavailable where nothing can be said of any."""
+        """Read all GPUs; GpuUnavailable where none can be read."""
 
     def wait_for_xid(self, seconds: float) -> Xid | None:
-        """The next error, or None after so many seconds without one; GpuUnavailable where none can be heard."""
+        """The next error, or None after `seconds` without one; GpuUnavailable where the driver reports no
+        errors."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""

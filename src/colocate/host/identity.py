@@ -1,4 +1,4 @@
-"""Which machine this is: what a kubelet on it would report in its node's status, and its name in the cluster."""
+"""Identifies this machine: the ids that a kubelet would report in the node's status, and its node name."""
 
 import os
 import socket
@@ -8,16 +8,16 @@ from pathlib import Path
 import msgspec
 
 NODE_NAME = "NODE_NAME"
-"""The variable that says it; commonly set from the pod's spec.nodeName, through the downward API."""
+"""The environment variable with the node's name, usually set from spec.nodeName by the downward API."""
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """A machine, as it calls itself; a part that cannot be read is empty."""
+    """The ids of a machine; one that cannot be read is empty."""
 
     boot_id: str
-    """Of this boot of the kernel: the same in every container of the machine, and nowhere else."""
+    """The id of this boot of the kernel: equal in every container of the machine, and nowhere else."""
     machine_id: str
-    """Of this installation: containers mostly have another, or none."""
+    """The id of this installation: most containers have another, or none."""
     hostname: str
 
 
@@ -28,7 +28,7 @@ def this_machine() -> Identity:
 
 
 def this_node(environ: Mapping[str, str] = os.environ) -> str:
-    """What NODE_NAME says, or the host's name as kubelets use it."""
+    """The node's name from NODE_NAME, or the host name as kubelets use it."""
     return environ.get(NODE_NAME) or os.uname().nodename.lower()
 
 

@@ -1,23 +1,23 @@
 """Reads the few elements of a libvirt domain that decide what a virtual machine sees of its host's CPUs.
 
-The file is anybody's: it is bounded, and no XML parser that follows entities sees it. Nothing is judged here.
+Any user may have written the file: its size is bounded, and a DOCTYPE, which alone can declare entities, is refused.
+Nothing is judged here.
 """
 
-import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from xml.parsers import expat
 
 from colocate.errors import UserError, system_reason
 from colocate.model.cpu_topology import VirtualDomain
 from colocate.model.cpuset import CpuSet
 
 _LARGEST = 4 << 20
-_ELEMENT = re.compile(r"<(domain|cpu|cache|feature|topology|vcpupin)\b([^<>]{0,2000})>")
-_ATTRIBUTE = re.compile(r"(\w{1,40})\s*=\s*(?:'([^'<>]{0,4000})'|\"([^\"<>]{0,4000})\")")
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_READ = frozenset({"domain", "cpu", "cache", "feature", "topology", "vcpupin"})
 
 
 def read_domain(path: Path) -> VirtualDomain:
-    """What `virsh dumpxml` prints; UserError where it is not that."""
+    """Read the output of `virsh dumpxml`; UserError where the file is something else."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST + 1)
@@ -27,8 +27,10 @@ def read_domain(path: Path) -> VirtualDomain:
         ) from error
     if len(data) > _LARGEST:
         raise UserError(f"{path}: this is too large for a libvirt domain; give what 'virsh dumpxml' prints")
-    text = _COMMENT.sub("", data.decode("utf-8", "replace"))
-    elements = [(match[1], _attributes(match[2])) for match in _ELEMENT.finditer(text)]
+    try:
+        elements = _elements(data.decode("utf-8", "replace"))
+    except (expat.ExpatError, ValueError):
+        elements = []
     if not any(name == "domain" for name, _ in elements):
         raise UserError(f"{path}: this is not a libvirt domain; give what 'virsh dumpxml' prints")
     cpu = next((own for name, own in elements if name == "cpu" and "mode" in own), {})
@@ -48,15 +50,29 @@ def read_domain(path: Path) -> VirtualDomain:
     )
 
 
-def _attributes(text: str) -> dict[str, str]:
-    return {match[1]: match[2] or match[3] or "" for match in _ATTRIBUTE.finditer(text)}
+def _elements(text: str) -> Sequence[tuple[str, Mapping[str, str]]]:
+    """The elements that are read, with their attributes, in order. No tree is built of the others."""
+    found: list[tuple[str, Mapping[str, str]]] = []
+
+    def start(name: str, attributes: Mapping[str, str]) -> None:
+        if name in _READ:
+            found.append((name, attributes))
+
+    def refuse(*_: object) -> None:
+        raise ValueError("no libvirt domain has a DOCTYPE")
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
+    parser.StartDoctypeDeclHandler = refuse
+    parser.Parse(text, True)
+    return found
 
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 7 else None
 
 
-def _pin(own: dict[str, str], path: Path) -> tuple[int, CpuSet]:
+def _pin(own: Mapping[str, str], path: Path) -> tuple[int, CpuSet]:
     virtual = _number(own.get("vcpu"))
     try:
         cpus = CpuSet.parse(own.get("cpuset", ""))

@@ -1,4 +1,4 @@
-"""GPUs that do not exist, behind the interface of those that do, with faults on demand."""
+"""Simulated GPUs behind the interface of real ones, with faults on demand."""
 
 import threading
 import uuid
@@ -14,11 +14,11 @@ from colocate.model.memory import Bytes
 _NAMESPACE = uuid.UUID("6fb5d3a0-8d8c-5f43-9d5b-c2f6a4e0b7a1")
 LOST = "the GPU has fallen off the bus"
 FELL_OFF_THE_BUS = 79
-"""The XID that a driver tells of then."""
+"""The XID that a driver reports for it."""
 
 
 class MockGpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What one GPU is like while nothing is wrong with it."""
+    """One simulated GPU without faults."""
 
     uuid: str
     model: str
@@ -29,12 +29,12 @@ class MockGpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def mock_uuid(*names: object) -> str:
-    """A UUID that is the same wherever the same names are given."""
+    """A UUID that depends only on the given names."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, '/'.join(map(str, names)))}"
 
 
 class MockGpus(GpuSource):
-    """Tells of mock GPUs. The methods that change something may be called from any thread."""
+    """Reports mock GPUs. The methods that change them may be called from any thread."""
 
     def __init__(self, gpus: Sequence[MockGpu]) -> None:
         self._gpus = list(gpus)
@@ -51,22 +51,22 @@ class MockGpus(GpuSource):
 
     @property
     def lost(self) -> frozenset[str]:
-        """UUIDs of those that have fallen off the bus."""
+        """UUIDs of the GPUs that have fallen off the bus."""
         return frozenset(self._lost)
 
     @property
     def silent(self) -> str:
-        """Why nothing answers at all; empty where it does."""
+        """Why no GPU answers; empty while they answer."""
         return self._silent
 
     def configure(self, gpus: Sequence[MockGpu]) -> None:
-        """Go on with other GPUs; faults stay with those that are still there."""
+        """Replace the set of GPUs; those that remain keep their faults."""
         with self._changed:
             self._gpus = list(gpus)
             self._lost &= {gpu.uuid for gpu in gpus}
 
     def find(self, name: str) -> MockGpu:
-        """The GPU with this index, UUID, or beginning of a UUID; UserError where there is none, or more."""
+        """The GPU with this index, UUID, or beginning of a UUID; UserError where none or several match."""
         if name.isascii() and name.isdigit() and len(name) < 5 and int(name) < len(self._gpus):
             return self._gpus[int(name)]
         named = [gpu for gpu in self._gpus if name and gpu.uuid.lower().startswith(name.lower())]
@@ -77,28 +77,28 @@ class MockGpus(GpuSource):
         raise UserError(f"{name[:60]!r} names {what}; known are {known}")
 
     def xid(self, gpu: MockGpu, code: int) -> None:
-        """The driver tells of an error of this GPU."""
+        """Report an error of this GPU."""
         with self._changed:
             self._xids.append(Xid(code, gpu.uuid))
             self._changed.notify_all()
 
     def lose(self, gpu: MockGpu) -> None:
-        """The GPU falls off the bus, and the driver tells of it."""
+        """Let the GPU fall off the bus, and report the error."""
         with self._changed:
             self._lost.add(gpu.uuid)
         self.xid(gpu, FELL_OFF_THE_BUS)
 
     def recover(self, gpu: MockGpu) -> None:
-        """The GPU answers again."""
+        """Let the GPU answer again."""
         with self._changed:
             self._lost.discard(gpu.uuid)
 
     def use(self, gpu: MockGpu, used: Bytes) -> None:
-        """So much of its memory is in use."""
+        """Set how much of its memory is in use."""
         self._put(gpu, msgspec.structs.replace(gpu, used=used))
 
     def replace(self, gpu: MockGpu, uuid: str = "") -> MockGpu:
-        """Another GPU of the same kind is in its place."""
+        """Replace it by another GPU of the same kind."""
         self._replaced += 1
         new = msgspec.structs.replace(gpu, uuid=uuid or mock_uuid(gpu.uuid, self._replaced), used=0)
         if any(other.uuid == new.uuid for other in self._gpus):
@@ -107,7 +107,7 @@ class MockGpus(GpuSource):
         return new
 
     def silence(self, reason: str = "") -> None:
-        """The driver answers no question, for this reason; without one, it does again."""
+        """Stop answering, for this reason; without a reason, answer again."""
         with self._changed:
             self._silent = reason
 

@@ -1,7 +1,7 @@
-"""GPUs as NVIDIA's driver tells of them, by nvidia-ml-py. That is imported when a driver is asked for the first time.
+"""Reads GPUs from NVIDIA's driver by nvidia-ml-py, which is imported when the driver is first asked.
 
-A driver is let go of and taken hold of anew after anything that a mere repetition cannot mend: a GPU that fell off
-the bus comes back for those only who ask afresh. What a driver is too old to tell is left out.
+NVML is shut down and initialised again after every error that a retry cannot fix: a GPU that fell off the bus
+reappears only after a new initialisation. What an old driver does not report is left out.
 """
 
 import threading
@@ -20,7 +20,7 @@ T = TypeVar("T")
 SYS = Path("/sys")
 
 _LONGEST_WAIT = 1.0
-"""Seconds for which a wait for errors keeps others from the driver."""
+"""The longest time, in seconds, for which waiting for errors holds the driver's lock."""
 
 
 def load() -> ModuleType:
@@ -45,9 +45,9 @@ class Nvml(GpuSource):
         self._nvml: Any = None
         self._events: Any = None
         self._watched: set[str] = set()
-        """UUIDs of the GPUs whose errors are told to this process."""
+        """UUIDs of the GPUs whose errors this process receives."""
         self._known: dict[int, GpuReading] = {}
-        """By index, what each said last."""
+        """The last reading of each GPU, by index."""
         self._closed = False
 
     def survey(self) -> GpuSurvey:
@@ -72,7 +72,7 @@ class Nvml(GpuSource):
         with self._lock:
             nvml = self._opened()
             if self._events is None or not self._watched:
-                raise GpuUnavailable("no GPU tells of its errors")
+                raise GpuUnavailable("no GPU reports its errors")
             try:
                 timeout = int(1000 * min(seconds, _LONGEST_WAIT))
                 event = nvml.nvmlEventSetWait_v2(self._events, timeout)
@@ -83,7 +83,7 @@ class Nvml(GpuSource):
                 if error.value == nvml.NVML_ERROR_TIMEOUT:
                     return None
                 self._let_go()
-                raise GpuUnavailable(f"NVML tells of no errors: {error}") from error
+                raise GpuUnavailable(f"NVML reports no errors: {error}") from error
 
     def close(self) -> None:
         with self._lock:
@@ -113,7 +113,7 @@ class Nvml(GpuSource):
         _told(nvml, nvml.nvmlShutdown)
 
     def _read(self, nvml: Any, index: int) -> GpuReading | str:
-        """One GPU; what was known of it where it does not answer; a sentence where nothing was."""
+        """Read one GPU. Where it does not answer: its last reading, or a sentence if there is none."""
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
             uuid = nvml.nvmlDeviceGetUUID(handle)
@@ -148,7 +148,7 @@ class Nvml(GpuSource):
         )
 
     def _watch(self, nvml: Any, handle: Any, uuid: str) -> None:
-        """Have the errors of a GPU told to this process, if it tells of any."""
+        """Subscribe to the errors of a GPU, if it reports any."""
         if self._events is None or uuid in self._watched:
             return
         kinds = _told(nvml, nvml.nvmlDeviceGetSupportedEventTypes, handle) or 0
@@ -158,14 +158,14 @@ class Nvml(GpuSource):
                 nvml.nvmlDeviceRegisterEvents(handle, wanted, self._events)
                 self._watched.add(uuid)
             except nvml.NVMLError:
-                pass  # It is read all the same; the next survey tries again.
+                pass  # The reading still counts; the next survey tries again.
 
     def _uuid(self, nvml: Any, handle: Any) -> str:
-        """Which GPU it is; empty where it cannot say so any more."""
+        """The UUID of a GPU; empty where it no longer answers."""
         return _told(nvml, nvml.nvmlDeviceGetUUID, handle) or ""
 
     def _numa(self, nvml: Any, handle: Any) -> int | None:
-        """The NUMA node by sysfs, which knows it for every PCI device."""
+        """The NUMA node from sysfs, which has it for every PCI device."""
         info = _told(nvml, nvml.nvmlDeviceGetPciInfo, handle)
         if info is None:
             return None
@@ -174,7 +174,7 @@ class Nvml(GpuSource):
             node = int((self._sys / "bus" / "pci" / "devices" / name / "numa_node").read_text())
         except (OSError, ValueError):
             return None
-        # The kernel says -1 where the firmware told it nothing.
+        # The kernel writes -1 where the firmware gave no node.
         return node if node >= 0 else None
 
 
@@ -189,7 +189,7 @@ def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...] | None:
 
 
 def _told(nvml: Any, ask: Callable[..., T], *args: Any) -> T | None:
-    """What a driver tells, or None where it does not: because it is too old, the GPU cannot, or has just gone."""
+    """The driver's answer, or None: the driver is too old, the GPU does not support it, or it has just gone."""
     try:
         return ask(*args)
     except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):

@@ -1,7 +1,8 @@
 """The edge to the kubelet, and the device-plugin SDK: what plugin authors import. No decisions here.
 
-Importing it registers no metric, sets no variable, configures no log and does not load gRPC. What is exported here
-is the SDK, explained in docs/sdk.md; `checkpoint`, `podresources` and `holders` are public modules beside it.
+Importing it registers no metric, sets no environment variable, configures no log and does not load gRPC. The
+exports are the SDK, explained in docs/sdk.md; `checkpoint`, `podresources` and `holders` are public modules beside
+it.
 """
 
 from colocate.clock import Clock

@@ -1,6 +1,7 @@
-"""What Go's encoding/json decodes a tree into: strings, numbers, slices, maps and structs. See `_gojson`.
+"""Decodes a JSON tree as Go's encoding/json does: into strings, numbers, slices, maps and structs. See `_gojson`.
 
-Names match in any case, a repeated name decodes over what is already there, null leaves a string as it is.
+Names match in upper or lower case, a repeated name decodes over the value already there, null leaves a string
+unchanged.
 
 No I/O, and no knowledge of checkpoints.
 """
@@ -14,12 +15,12 @@ from colocate.kubelet._gotext import fold, from_base64, parse_int64
 T = TypeVar("T")
 K = TypeVar("K")
 
-# Takes what was read and the value that is already there, as Go decodes into existing memory.
+# Takes the JSON value and the value already there, because Go decodes into existing memory.
 Decoder: TypeAlias = Callable[[Json, T], T]
 
 
 class Mismatch(Exception):
-    """Valid JSON, but not of the type wanted; knows the path of the value that does not fit."""
+    """Valid JSON, but of the wrong type; holds the path of the value that does not fit."""
 
     def __init__(self, wanted: str, found: Json) -> None:
         self.path = ""
@@ -28,7 +29,7 @@ class Mismatch(Exception):
         super().__init__()
 
     def within(self, step: str) -> "Mismatch":
-        """Add a step to the front of the path, on the way out of the decoders."""
+        """Add a step to the front of the path, while the error passes the decoders."""
         self.path = step + self.path
         return self
 
@@ -50,7 +51,7 @@ def _describe(value: Json) -> str:
 
 
 class Slice(Generic[T]):
-    """A Go slice: what was decoded into it before stays behind its end, and shows when it grows again."""
+    """A Go slice: earlier elements stay in memory behind its end, and reappear when it grows again."""
 
     __slots__ = ("backing", "length")
 
@@ -72,7 +73,7 @@ def string(value: Json, old: str) -> str:
 
 
 def uint(bits: int) -> Decoder[int]:
-    """Digits and nothing else: 1.0 and 1e0 are refused, as is what does not fit into the bits."""
+    """Decode digits only: 1.0 and 1e0 are refused, and so is a number that does not fit into the bits."""
     longest = len(str(2**bits))
 
     def decode(value: Json, old: int) -> int:
@@ -99,7 +100,7 @@ def string_key(name: str) -> str:
 
 
 def slice_of(element: Decoder[T], zero: Callable[[], T]) -> Decoder[Slice[T] | None]:
-    """Null is a nil slice; a list decodes over the elements that are there, and drops the rest."""
+    """Null is a nil slice; a list decodes over the elements already there, and drops the rest."""
 
     def decode(value: Json, old: Slice[T] | None) -> Slice[T] | None:
         if value is None:
@@ -122,7 +123,7 @@ def slice_of(element: Decoder[T], zero: Callable[[], T]) -> Decoder[Slice[T] | N
 
 
 def map_of(key: Callable[[str], K], element: Decoder[T], zero: Callable[[], T]) -> Decoder[dict[K, T] | None]:
-    """Null is a nil map; an object adds to what is there, but never merges into a value."""
+    """Null is a nil map; an object adds to the entries already there, but never merges into a value."""
 
     def decode(value: Json, old: dict[K, T] | None) -> dict[K, T] | None:
         if value is None:
@@ -151,7 +152,7 @@ class Struct:
 def struct_of(fields: Mapping[str, tuple[str, Decoder[Any]]]) -> Decoder[Any]:
     """Decode into the attributes of a Struct: fields is {Go's name: (attribute, decoder)}.
 
-    Null changes nothing, an unknown name is passed over, a repeated one decodes over what is there.
+    Null changes nothing, an unknown name is ignored, a repeated name decodes over the value already there.
     """
     folded = {fold(name): (name, *rest) for name, rest in fields.items()}
 
@@ -179,7 +180,7 @@ _byte_list = slice_of(uint(8), int)
 
 
 def byte_slice(value: Json, old: Slice[int] | None) -> Slice[int] | None:
-    """Base64 with its padding, line breaks ignored; or, as Go also accepts, a list of small numbers."""
+    """Decode base64 with padding, ignoring line breaks; or, as Go also accepts, a list of small numbers."""
     if value is None or isinstance(value, Array):
         return _byte_list(value, old)
     if isinstance(value, str):

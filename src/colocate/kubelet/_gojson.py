@@ -1,9 +1,9 @@
-"""JSON as Go's encoding/json reads it, from bytes to a tree; `_go_values` makes Go-like values of the tree.
+"""Reads JSON as Go's encoding/json does, from bytes to a tree; `_go_values` decodes the tree into Go-like values.
 
-The kubelet reads its own files with that package, so whether a file loads is decided by its habits: a name may be
-there twice, a number stays as it is written, bytes that are not UTF-8 turn into U+FFFD. Python's json module has
-other habits; hence a reader of our own. It is one regular expression per token and one stack, so its cost is linear
-and depth costs no recursion.
+The kubelet reads its files with that package, whose rules decide whether a file loads: a name may occur twice, a
+number stays as written, bytes that are not UTF-8 become U+FFFD. Python's json module has other rules, so this is a
+reader of our own. It uses one regular expression per token and one stack: its cost is linear, and it does not
+recurse.
 
 No I/O, and no knowledge of checkpoints.
 """
@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from colocate.kubelet._gotext import from_utf8, unescape
 
-MAX_DEPTH = 10_000  # where Go stops, too
+MAX_DEPTH = 10_000  # Go's limit
 
 
 class Array(list["Json"]):
@@ -22,10 +22,10 @@ class Array(list["Json"]):
 
 
 class Object(list[tuple[str, "Json"]]):
-    """A JSON object: its members in the order of the file, repeated names and all."""
+    """A JSON object: its members in the order of the file, including repeated names."""
 
 
-# A number stays the literal that was read: 1.0, 1e0 and 1 differ for whoever wants an integer.
+# A number stays the literal that was read: 1.0, 1e0 and 1 differ where an integer is expected.
 Json: TypeAlias = "bool | str | bytes | Array | Object | None"
 
 
@@ -87,7 +87,7 @@ def read(blob: bytes) -> Json:
         return token.end()
 
     enclosing: list[Array | Object] = []
-    names: list[str] = []  # the name that waits for its value, for every object in `enclosing`
+    names: list[str] = []  # the name of the value being read, for every object in `enclosing`
     at = 0
     while True:
         token = _value(blob, at)

@@ -1,4 +1,4 @@
-"""Text as Go programs read and write it: UTF-8, JSON strings, numbers, base64, lists in print, FNV-1a.
+"""Text as Go programs read and write it: UTF-8, JSON strings, numbers, base64, printed lists, FNV-1a.
 
 No I/O, and no knowledge of checkpoints.
 """
@@ -42,7 +42,7 @@ def fold(name: str) -> str:
 
 
 def parse_int64(text: str) -> int | None:
-    """An optional sign and decimal digits, leading zeros allowed; None for anything else."""
+    """Parse an optional sign and decimal digits, leading zeros allowed; None for anything else."""
     parts = re.fullmatch("([+-]?)0*([0-9]+)", text)
     if parts is None or len(parts[2]) > 19:
         return None
@@ -54,7 +54,7 @@ _BASE64 = re.compile("[A-Za-z0-9+/]*={0,2}")
 
 
 def from_base64(text: str) -> bytes | None:
-    """Line breaks are ignored wherever they are, padding is required; None for anything else."""
+    """Decode base64. Line breaks are ignored, padding is required; None for anything else."""
     text = text.replace("\r", "").replace("\n", "")
     if len(text) % 4 or not _BASE64.fullmatch(text):
         return None
@@ -74,7 +74,7 @@ _ESCAPED = re.compile('[\x00-\x1f"\\\\<>&\u2028\u2029]')
 
 
 def quote(text: str) -> str:
-    """A JSON string as Go 1.22 and later write it: safe inside HTML and JavaScript, otherwise as it is."""
+    """A JSON string as Go 1.22 and later write it: escaped for HTML and JavaScript, otherwise unchanged."""
     return f'"{_ESCAPED.sub(lambda found: _ESCAPES[found[0]], text)}"'
 
 

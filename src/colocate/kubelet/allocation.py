@@ -1,4 +1,4 @@
-"""What Allocate injects, between this project's facts and the message that the kubelet stores."""
+"""Converts what Allocate injects between this project's facts and the message that the kubelet stores."""
 
 from google.protobuf.message import DecodeError
 
@@ -27,7 +27,7 @@ def to_wire(allocation: Allocation) -> dp.ContainerAllocateResponse:
 
 
 def from_wire(message: dp.ContainerAllocateResponse) -> Allocation:
-    """The allocation that a message stands for; maps, which have no order on the wire, in order of name."""
+    """The allocation in a message. Maps, which have no order on the wire, are sorted by name."""
     return Allocation(
         envs=dict(sorted(message.envs.items())),
         mounts=tuple(Mount(one.container_path, one.host_path, one.read_only) for one in message.mounts),
@@ -40,7 +40,7 @@ def from_wire(message: dp.ContainerAllocateResponse) -> Allocation:
 
 
 def read(stored: bytes) -> Allocation | None:
-    """The allocation in a checkpoint's AllocResp; None where the bytes are no such message."""
+    """The allocation in a checkpoint's AllocResp; None where the bytes cannot be decoded."""
     try:
         return from_wire(dp.ContainerAllocateResponse.FromString(stored))
     except DecodeError:

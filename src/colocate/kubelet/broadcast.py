@@ -1,8 +1,8 @@
-"""The device list on its way to the kubelet: serialised once per change, sent to whoever listens.
+"""Sends the device list to the kubelet: serialised once per change, sent to every open stream.
 
-Many changes before a listener is ready are one message: the newest list. The list is kept serialised in blocks,
-so that a change to one of ten thousand devices costs one block and a join: a protobuf message with a repeated
-field is the concatenation of messages that have a part of it each.
+Several changes before a stream is ready become one message: the newest list. The list is kept serialised in chunks,
+so that a change to one of ten thousand devices costs one chunk and a join: a protobuf message with a repeated field
+is the concatenation of messages that each have a part of the field.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,7 +15,7 @@ from colocate.kubelet.settings import MESSAGE_LIMIT
 from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
 
-_BLOCK = 32
+_CHUNK = 32
 
 
 class Broadcast:
@@ -24,7 +24,7 @@ class Broadcast:
     def __init__(self, resource: str) -> None:
         self._resource = resource
         self._listed: list[Device] = []
-        self._blocks: list[bytes] = []
+        self._chunks: list[bytes] = []
         self._payload = b""
         self._changes = Watched()
         self._calls = 0
@@ -44,13 +44,13 @@ class Broadcast:
         leaving: Sequence[Device] = (),
         changed: Sequence[int] | None = None,
     ) -> bool:
-        """Make this the list that is sent. False where nothing changed; a list too long is refused.
+        """Make this the list that is sent. False where nothing changed; UserError where the list is too long.
 
-        `changed` says where `listed`, which is not changed any more, differs from the one before; None where
-        that is not known.
+        `changed` has the indexes where `listed` differs from the previous list, or None where they are not known.
+        The caller must not change `listed` afterwards.
         """
-        blocks = self._serialise(listed, changed)
-        payload = b"".join([*blocks, _message(leaving)] if leaving else blocks)
+        chunks = self._serialise(listed, changed)
+        payload = b"".join([*chunks, _message(leaving)] if leaving else chunks)
         if len(payload) > MESSAGE_LIMIT:
             count = len(listed) + len(leaving)
             raise UserError(
@@ -58,7 +58,7 @@ class Broadcast:
                 f"accepts {MESSAGE_LIMIT}: {how_many_fit([*listed, *leaving])} of these would fit; "
                 f"publish fewer devices or shorten their ids"
             )
-        self._listed, self._blocks = listed, blocks
+        self._listed, self._chunks = listed, chunks
         if self.generation and payload == self._payload:
             return False
         self._payload = payload
@@ -66,9 +66,9 @@ class Broadcast:
         return True
 
     async def hang_up(self) -> None:
-        """End every open stream once it has sent the newest list, those too that open meanwhile.
+        """End every open stream once it has sent the newest list, including streams that open meanwhile.
 
-        Returns once none is open; later ones are served.
+        Returns once none is open; streams that open later are served.
         """
         while self._listeners:
             self._calls += 1
@@ -127,20 +127,20 @@ class Broadcast:
 
     def _serialise(self, listed: list[Device], changed: Sequence[int] | None) -> list[bytes]:
         if changed is not None and len(listed) == len(self._listed):
-            blocks = self._blocks.copy()
-            for block in {place // _BLOCK for place in changed}:
-                blocks[block] = _message(listed[block * _BLOCK : (block + 1) * _BLOCK])
-            return blocks
-        blocks = []
-        for block, start in enumerate(range(0, len(listed), _BLOCK)):
-            devices = listed[start : start + _BLOCK]
-            same = block < len(self._blocks) and devices == self._listed[start : start + _BLOCK]
-            blocks.append(self._blocks[block] if same else _message(devices))
-        return blocks
+            chunks = self._chunks.copy()
+            for chunk in {place // _CHUNK for place in changed}:
+                chunks[chunk] = _message(listed[chunk * _CHUNK : (chunk + 1) * _CHUNK])
+            return chunks
+        chunks = []
+        for chunk, start in enumerate(range(0, len(listed), _CHUNK)):
+            devices = listed[start : start + _CHUNK]
+            same = chunk < len(self._chunks) and devices == self._listed[start : start + _CHUNK]
+            chunks.append(self._chunks[chunk] if same else _message(devices))
+        return chunks
 
 
 def how_many_fit(devices: Sequence[Device]) -> int:
-    """How many of these, from the first on, make a message that a kubelet takes."""
+    """How many of these devices, from the first on, fit into a message that a kubelet accepts."""
     size = 0
     for count, device in enumerate(devices):
         size += len(_message([device]))
@@ -153,7 +153,7 @@ def _message(devices: Sequence[Device]) -> bytes:
     message = dp.ListAndWatchResponse()
     add = message.devices.add
     for device in devices:
-        # Almost every device is plain; only others are worth a closer look.
+        # Almost every device is plain; only the others are checked further.
         if (
             device.numa != ()
             or type(device.id) is not str
@@ -168,7 +168,7 @@ def _message(devices: Sequence[Device]) -> bytes:
 
 
 def _check(device: Any) -> None:
-    """Refuse what a kubelet would choke on: structs do not look at what they are made of."""
+    """Refuse a device that a kubelet could not handle: structs do not check the types of their fields."""
     wrong = ""
     if not isinstance(device.id, str) or not device.id:
         wrong = "its id must be a text that is not empty"

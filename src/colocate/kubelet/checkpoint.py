@@ -1,10 +1,10 @@
 """The kubelet's record of who holds which device, the file `kubelet_internal_checkpoint`.
 
-Reads, judges and writes it exactly as the kubelet does, in the three forms that kubelets have written: what
-is accepted here is what a kubelet would load, and what is rendered here is what it would have written, byte
-for byte. Bytes in, bytes out: reading and replacing the file belongs to the caller.
+Reads, checks and writes it exactly as the kubelet does, in the three formats that kubelets have written: it accepts
+what a kubelet would load, and renders byte for byte what a kubelet would write. Bytes in, bytes out: the caller
+reads and replaces the file.
 
-A checksum that agrees proves less than it seems: the kubelet hashes a text in which the ids ["a", "b"] and
+A matching checksum proves less than it seems: the kubelet hashes a text in which the ids ["a", "b"] and
 ["a b"] look the same.
 """
 
@@ -32,23 +32,23 @@ class CheckpointDocument(msgspec.Struct, frozen=True, dict=True):
 
     checkpoint: Checkpoint
     checksum: int | None
-    """None when the file states none, which the kubelet takes for 0."""
+    """None when the file states none, which the kubelet reads as 0."""
     format: Format
     unknown: tuple[str, ...] = ()
-    """Paths of members that kubelets pass over when they read, each once: `render` leaves them out."""
+    """Paths of members that kubelets ignore, each once; `render` leaves them out."""
 
     @cached_property
     def computed(self) -> int:
-        """The checksum that the data should have; costs about as much as reading the file."""
+        """The checksum computed from the data; costs about as much as parsing the file."""
         return checksum(self.checkpoint, self.format)
 
     @property
     def sound(self) -> bool:
-        """The kubelet would trust this data. Never so in the PLAIN format, where nothing can be checked."""
+        """Whether the checksum matches. Always False in the PLAIN format, which has no checksum."""
         return self.format is not Format.PLAIN and (self.checksum or 0) == self.computed
 
     def reading(self) -> Reading:
-        """The file with all in it decoded."""
+        """The file, fully decoded."""
         injected = tuple(allocation.read(entry.alloc_resp or b"") for entry in self.checkpoint.entries or ())
         return Reading(self.checkpoint, self.format, self.checksum, self.computed, injected)
 
@@ -141,10 +141,9 @@ _FILE = {Format.LIST: _file_decoder(_list_data), Format.NUMA: _file_decoder(_num
 
 
 def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
-    """Read a checkpoint file, in whatever format it is, or as a kubelet that knows only `format` does.
+    """Parse a checkpoint file in any format, or only in `format`.
 
-    A file that cannot be read raises `CheckpointError`. One whose checksum disagrees is returned all the
-    same: ask `sound`.
+    `CheckpointError` where it cannot be parsed. A file with a wrong checksum is still returned: check `sound`.
     """
     try:
         tree = gojson.read(blob)
@@ -156,7 +155,7 @@ def parse(blob: bytes, format: Format | None = None) -> CheckpointDocument:
         ) from None
     except go.Mismatch as error:
         raise CheckpointError(
-            f"the checkpoint has something that no kubelet writes: {error}; undo edits by hand, or fetch the "
+            f"the checkpoint is not what a kubelet writes: {error}; undo edits by hand, or fetch the "
             "kubelet's own file again"
         ) from None
 
@@ -177,8 +176,8 @@ def _each_once(paths: Iterable[str]) -> tuple[str, ...]:
 def _recognise(tree: gojson.Json) -> CheckpointDocument:
     """Find the format by trying the newest first.
 
-    A file in which no container holds an id reads the same in both formats with a checksum; only the
-    checksum can tell then, because the text that is hashed names the type of a list that is not there.
+    A file in which no container holds an id parses alike in both formats with a checksum. Then only the checksum
+    can tell them apart, because the hashed text names the type of an absent list.
     """
     names = {fold(name) for name, _ in tree} if isinstance(tree, gojson.Object) else set()
     if not names & {"data", "checksum"} and names & {"poddeviceentries", "registereddevices"}:
@@ -187,7 +186,7 @@ def _recognise(tree: gojson.Json) -> CheckpointDocument:
         newest = _decode(tree, Format.NUMA)
     except go.Mismatch as as_numa:
         if not as_numa.path.endswith("DeviceIDs"):
-            raise  # both would stumble over this, or it is within a map by NUMA node
+            raise  # both formats fail here, or the error is inside a map by NUMA node
         return _decode(tree, Format.LIST)
     entries = newest.checkpoint.entries or ()
     if entries and all(entry.devices is None for entry in entries) and not newest.sound:
@@ -205,7 +204,7 @@ _DECIMAL = tuple(str(byte) for byte in range(256))
 
 
 def checksum(checkpoint: Checkpoint, format: Format = Format.NUMA) -> int:
-    """The checksum that a kubelet states for this data; PLAIN, which states none, counts as LIST."""
+    """The checksum that a kubelet writes for this data; PLAIN, which has none, counts as LIST."""
     return fnv1a(hash_text(checkpoint, format).encode())
 
 
@@ -239,18 +238,18 @@ def _entry_text(entry: Entry, format: Format) -> str:
 
 def _by_node(entry: Entry) -> dict[int, Ids] | None:
     if isinstance(entry.devices, tuple):
-        raise ValueError(f"pod {entry.pod_uid} has a list of ids, which the NUMA format cannot say")
+        raise ValueError(f"pod {entry.pod_uid} has a list of ids, which the NUMA format cannot express")
     return entry.devices
 
 
 def _listed(entry: Entry) -> Ids:
     if isinstance(entry.devices, dict):
-        raise ValueError(f"pod {entry.pod_uid} has ids by NUMA node, which only the NUMA format can say")
+        raise ValueError(f"pod {entry.pod_uid} has ids by NUMA node, which only the NUMA format can express")
     return entry.devices
 
 
 def render(checkpoint: Checkpoint, format: Format = Format.NUMA) -> bytes:
-    """The file, byte for byte as a kubelet writes it, with the checksum that belongs to the data."""
+    """The file, byte for byte as a kubelet writes it, with the checksum of the data."""
     entries = "null"
     if checkpoint.entries is not None:
         entries = f"[{','.join(_entry_json(entry, format) for entry in checkpoint.entries)}]"

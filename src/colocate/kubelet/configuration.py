@@ -1,7 +1,7 @@
-"""The kubelet's own settings as files hold them: flags in files of its environment, fields in its configuration.
+"""The kubelet's settings in files: flags in its environment files, fields in its configuration file.
 
-Text in, text out: a change touches the one value and leaves the rest, comments included, as it is. A flag counts
-before a field. Nothing is written here.
+Text in, text out: a change replaces one value and leaves the rest unchanged, including comments. A flag overrides a
+field. Nothing is written here.
 """
 
 import re
@@ -18,14 +18,14 @@ FLAG_FILES = (
     Path("/etc/default/kubelet"),
     Path("/etc/sysconfig/kubelet"),
 )
-"""Where kubeadm's kubelet has its flags from; a later one counts before an earlier one."""
+"""The files that hold the flags of kubeadm's kubelet; a later file overrides an earlier one."""
 CONFIG_FILE = DEFAULT_ROOT / "config.yaml"
 _MOST_BYTES = 1 << 20
 _ASSIGNMENT = re.compile(r"^(?P<name>[A-Z_]+)=(?P<quote>[\"']?)(?P<value>.*?)(?P=quote)[ \t]*$", re.MULTILINE)
 
 
 class KubeletSetting(msgspec.Struct, frozen=True):
-    """A setting that the kubelet has as a flag and as a field."""
+    """A setting of the kubelet that is both a flag and a field."""
 
     flag: str
     field: str
@@ -37,14 +37,14 @@ MEMORY_MANAGER = KubeletSetting("memory-manager-policy", "memoryManagerPolicy")
 
 
 class SettingPlace(msgspec.Struct, frozen=True):
-    """Where a setting is said."""
+    """A file where a setting is found, and its value."""
 
     file: Path
     value: str
 
 
 def text_of(file: Path) -> str | None:
-    """A file's text, None where there is none; a UserError where it cannot be read."""
+    """A file's text; None where there is no file, UserError where it cannot be read."""
     try:
         with file.open("rb") as opened:
             blob = opened.read(_MOST_BYTES + 1)
@@ -60,7 +60,7 @@ def text_of(file: Path) -> str | None:
 
 
 def find(setting: KubeletSetting, flag_files: Sequence[Path], config_file: Path) -> SettingPlace | None:
-    """The place whose value the kubelet goes by; None where it is said nowhere."""
+    """The place whose value the kubelet uses; None where no file has the setting."""
     for file in reversed(flag_files):
         text = text_of(file)
         if text is not None and (value := flag(text, setting.flag)) is not None:
@@ -80,7 +80,7 @@ def flag(text: str, name: str) -> str | None:
 
 
 def with_flag(text: str, name: str, value: str | None) -> str:
-    """The same file with another value for the flag; None takes it out. One that has none gets it at the end."""
+    """The text with another value for the flag. None removes the flag; a missing flag is added at the end."""
     places = list(_flags(text, name))
     if places:
         for start, match in reversed(places):
@@ -103,7 +103,7 @@ def with_flag(text: str, name: str, value: str | None) -> str:
 
 
 def _flags(text: str, name: str) -> Iterator[tuple[int, re.Match[str]]]:
-    """Every place of a flag inside the value of a variable, with the place of that value in the text."""
+    """Every occurrence of a flag in the value of a variable, with the position of that value in the text."""
     pattern = re.compile(rf"(?P<lead>(?:^|(?<=\s))\s*)--{re.escape(name)}(?:=|\s+)(?P<value>[^\s\"']+)")
     for assignment in _ASSIGNMENT.finditer(text):
         for match in pattern.finditer(assignment["value"]):
@@ -111,7 +111,7 @@ def _flags(text: str, name: str) -> Iterator[tuple[int, re.Match[str]]]:
 
 
 def field(text: str, name: str) -> str | None:
-    """The value of a field at the top of a configuration in YAML; None where it is absent or empty."""
+    """The value of a top-level field of a YAML configuration; None where it is absent or empty."""
     match = _field(text, name)
     if match is None:
         return None
@@ -119,7 +119,7 @@ def field(text: str, name: str) -> str | None:
 
 
 def with_field(text: str, name: str, value: str | None) -> str:
-    """The same configuration with another value for a field at its top; None takes the line out."""
+    """The configuration with another value for a top-level field; None removes the line."""
     match = _field(text, name)
     if match is None:
         if value is None:

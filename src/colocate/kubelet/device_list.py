@@ -1,7 +1,7 @@
-"""Following a plugin's list of devices: what it yields becomes what the kubelet is sent.
+"""Follows a plugin's list of devices and publishes it to the kubelet.
 
-What is published is decided in `inventory`, how it is sent in `broadcast`. A list that fails or is refused
-leaves the last good one in place.
+`inventory` decides what is published, `broadcast` sends it. When a list fails or is refused, the last good one
+stays.
 """
 
 import inspect
@@ -25,11 +25,11 @@ from colocate.telemetry import Event
 
 
 class BadList(ColocateError):
-    """A plugin's list cannot be read; says what is wrong with it and how to write it."""
+    """A plugin's list cannot be read; the message says what is wrong and how to write it."""
 
 
 class DeviceFeed:
-    """The device list of one plugin, from its own code to the kubelet."""
+    """The device list of one plugin, from its code to the kubelet."""
 
     def __init__(
         self, plugin: DevicePlugin, broadcast: Broadcast, holders: Holders, settings: Settings, clock: Clock
@@ -44,11 +44,11 @@ class DeviceFeed:
         self._log = telemetry.logger(resource=plugin.resource)
 
     def knows(self, id: str) -> bool:
-        """Whether the kubelet may ask for a device: it is in the list, healthy or not."""
+        """Whether a device is in the list, healthy or not, so that the kubelet may ask for it."""
         return self._inventory.knows(id)
 
     async def start(self) -> None:
-        """Take the first list. One that the kubelet could never take ends the start; else it is tried again."""
+        """Take the first list, retrying on failure. A list that the kubelet could never accept is an error."""
         pause = self._settings.first_retry
         while True:
             try:
@@ -62,7 +62,7 @@ class DeviceFeed:
             pause = await self._restart_after(pause)
 
     async def keep_held(self) -> bool:
-        """Add what pods hold and the plugin does not list; False where nobody can say what they hold."""
+        """Add the devices that pods hold and the plugin does not list; False where the holders are unknown."""
         held = await self._holders.ever_held(self._plugin.resource)
         if held is None:
             return False
@@ -70,7 +70,7 @@ class DeviceFeed:
         return True
 
     async def follow(self) -> None:
-        """Take every further list; where the plugin's stream fails, keep the last one and start it again."""
+        """Take every further list; if the plugin's stream fails, keep the last list and restart the stream."""
         pause = self._settings.first_retry
         while True:
             try:
@@ -94,21 +94,23 @@ class DeviceFeed:
                 self._drop(await self._holders.held(self._plugin.resource), self._settings.linger)
 
     async def withdraw_all(self) -> None:
-        """Tell the kubelet that every device is Unhealthy, and wait until it has been sent."""
+        """Mark every device Unhealthy, and wait until the kubelet has been sent that list."""
         self._publish(inventory.replace(self._inventory, []))
         await first(self._broadcast.all_taken(), self._clock.sleep(self._settings.stop_grace))
         if self._broadcast.taken:
             self._inventory = inventory.told(self._inventory, self._clock.monotonic())
 
     async def drop_all_unheld(self) -> None:
-        """Drop what no pod holds, at once: for the end, when no Allocate is in flight or will be answered."""
+        """Drop every device that no pod holds, at once: for the end, when no Allocate is in flight or will be
+        answered."""
         self._drop(await self._holders.held(self._plugin.resource), linger=0)
 
     async def close(self) -> None:
         await self._stream.aclose()
 
     def _take(self, devices: Iterable[Device | str]) -> None:
-        """Publish a list. One that is too long only for what is still leaving makes room, for the next try."""
+        """Publish a list. If it is too long, publish only the devices known before: those that are gone then begin
+        to leave, which makes room for the next try."""
         new = inventory.replace(self._inventory, devices)
         try:
             self._publish(new)
@@ -173,7 +175,7 @@ _HOW = "yield lists of devices from an 'async def devices', or return one list f
 
 
 def as_list(listed: object) -> Iterable[Device | str]:
-    """A plugin's list, if it is one; BadList with a remedy where not. What is in it is looked at later."""
+    """Check that a plugin's answer is a list; BadList with a remedy where not. Its items are checked later."""
     if inspect.iscoroutine(listed):
         listed.close()
         raise BadList(f"'async def devices' returns instead of yielding; {_HOW}")

@@ -1,7 +1,7 @@
-"""Who holds which devices: podresources is asked, and the checkpoint read. `model.holdings` joins what they say.
+"""Finds which pod holds which devices, from podresources and the checkpoint. `model.holdings` joins the two.
 
-`Holders` answers which ids of a resource are held, for the SDK; `pods_holding` by whom, for whoever acts on pods;
-`injected_entries` with what Allocate answered them, for whoever checks that.
+`Holders` says which ids of a resource are held (for the SDK), `pods_holding` by which pods, and `injected_entries`
+what Allocate answered for each.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def held_in(pods: pr.ListPodResourcesResponse, resource: str) -> frozenset[str]:
 
 
 class Holders:
-    """Answers which ids of a resource are held; None where nobody can say."""
+    """Says which ids of a resource are held; None where that is unknown."""
 
     def __init__(self, paths: KubeletPaths, clock: Clock) -> None:
         self._paths = paths
@@ -46,7 +46,7 @@ class Holders:
         self._told = False
 
     async def held(self, resource: str) -> frozenset[str] | None:
-        """By the kubelet's own word, or, where that is not to be had, by its checkpoint."""
+        """The held ids according to podresources, or to the checkpoint where podresources does not answer."""
         asked, why = await self._ask(resource)
         if asked is not None:
             return asked
@@ -55,7 +55,8 @@ class Holders:
         return read
 
     async def ever_held(self, resource: str) -> frozenset[str] | None:
-        """By both together: just after its start a kubelet may not know all of its pods yet."""
+        """The held ids according to both together: just after its start, a kubelet may not know all of its pods
+        yet."""
         asked, why = await self._ask(resource)
         read, why_not = await self._read(resource)
         self._tell_once(asked is None and read is None, f"{why}; {why_not}")
@@ -76,7 +77,7 @@ class Holders:
             return checkpoint.parse(blob).checkpoint.held(resource), ""
         except FileNotFoundError:
             if self._paths.device_plugins.is_dir():
-                return frozenset(), ""  # A kubelet that has given out a device has written it down.
+                return frozenset(), ""  # A kubelet writes a checkpoint as soon as it gives out a device.
             return None, f"there is no {self._paths.device_plugins}"
         except (OSError, ColocateError) as error:
             return None, f"checkpoint: {error}"
@@ -88,14 +89,14 @@ class Holders:
 
 
 async def pods_holding(paths: KubeletPaths, clock: Clock, resource: str) -> Holdings | None:
-    """Ask both sources; None where neither answers."""
+    """Ask podresources and read the checkpoint; None where neither answers."""
     silent: list[str] = []
     listing: tuple[ListedPod, ...] | None = None
     try:
         listing = await listed_pods(paths, clock)
     except Unavailable as error:
         silent.append(str(error))
-    # The checkpoint second: what podresources lists has been written there before.
+    # The checkpoint is read second: the kubelet writes it before podresources lists a device.
     entries = await asyncio.to_thread(_entries, paths, silent, listing is not None)
     if listing is None and entries is None:
         return None
@@ -107,8 +108,8 @@ def _entries(paths: KubeletPaths, silent: list[str], listed: bool) -> Sequence[E
         return checkpoint.parse(paths.checkpoint.read_bytes()).checkpoint.entries or ()
     except FileNotFoundError:
         if listed and paths.device_plugins.is_dir():
-            return ()  # A kubelet that has given out a device has written it down.
-        # Somebody may have removed it: alone, that it is not there says nothing.
+            return ()  # A kubelet writes a checkpoint as soon as it gives out a device.
+        # It may have been removed by hand, so its absence alone proves nothing.
         silent.append(f"there is no {paths.checkpoint}")
     except (OSError, ColocateError) as error:
         silent.append(f"checkpoint: {error}")
@@ -116,14 +117,14 @@ def _entries(paths: KubeletPaths, silent: list[str], listed: bool) -> Sequence[E
 
 
 class InjectedEntry(msgspec.Struct, frozen=True):
-    """What one container holds of one resource, and what it is started with for it."""
+    """What one container holds of one resource, and what Allocate injected for it."""
 
     uid: str
     container: str
     resource: str
     ids: frozenset[str]
     injected: Allocation | None
-    """None where the bytes cannot be read."""
+    """What Allocate injected; None where the bytes cannot be read."""
 
 
 class _RawEntry(msgspec.Struct, frozen=True):
@@ -143,9 +144,9 @@ class _RawCheckpoint(msgspec.Struct, frozen=True):
 
 
 async def injected_entries(paths: KubeletPaths, resources: Container[str]) -> tuple[InjectedEntry, ...]:
-    """What the checkpoint says of these resources; Unavailable says why it says nothing.
+    """The checkpoint's entries for these resources; Unavailable where it cannot be read.
 
-    Read without its checksum and its list of devices, which takes a tenth of the time: Allocate waits for it.
+    It skips the checksum and the list of devices, which takes a tenth of the time: Allocate waits for the answer.
     """
     return await asyncio.to_thread(_injected_entries, paths, resources)
 
@@ -157,7 +158,7 @@ def _injected_entries(paths: KubeletPaths, resources: Container[str]) -> tuple[I
         ).Data.PodDeviceEntries
     except FileNotFoundError:
         if paths.device_plugins.is_dir():
-            return ()  # A kubelet that has given out a device has written it down.
+            return ()  # A kubelet writes a checkpoint as soon as it gives out a device.
         raise Unavailable(f"there is no {paths.device_plugins}") from None
     except OSError as error:
         raise Unavailable(f"{paths.checkpoint}: {system_reason(error)}") from error

@@ -1,6 +1,6 @@
-"""A plugin's `open`, `close` and `reload`: when they are called, and what becomes of their failures.
+"""Calls a plugin's `open`, `close` and `reload`, and handles their failures.
 
-A failure is logged and counted and ends nothing else. A method that the plugin has not written is not called.
+A failure is logged and counted, and has no other effect. A method that the plugin does not define is not called.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Hooks:
         self._log = telemetry.logger(resource=plugin.resource)
 
     async def open(self) -> None:
-        """Return once the plugin is open: one that fails is called again. A UserError is raised."""
+        """Return once the plugin is open. A failed `open` is retried; a UserError is raised."""
         if type(self._plugin).open is DevicePlugin.open:
             return
         pause = self._settings.first_retry
@@ -49,7 +49,7 @@ class Hooks:
             pause = min(2 * pause, self._settings.last_retry)
 
     async def close(self) -> None:
-        """Close a plugin that is open. An open that is under way is cancelled; in a thread, it is waited for."""
+        """Close an open plugin. A running `open` is cancelled, or awaited if it runs in a thread."""
         if self._opening is None:
             return
         try:
@@ -67,7 +67,7 @@ class Hooks:
             self._failed("close", error)
 
     async def reload(self) -> None:
-        """Let the plugin re-read what it reads."""
+        """Let the plugin read its configuration again."""
         if type(self._plugin).reload is DevicePlugin.reload:
             return
         try:

@@ -1,11 +1,11 @@
-"""Which ids the kubelet is told of: pure, from lists and holders.
+"""Decides which ids are published to the kubelet, from lists and holders. Pure.
 
-An id that a plugin no longer lists is not dropped at once. It goes Unhealthy first, so that no Allocate in
-flight loses it; it is dropped when the kubelet has known it so for a while and no pod holds it; and while
-nobody can say who holds what, nothing is dropped.
+An id that a plugin no longer lists becomes Unhealthy first, so that no Allocate in flight loses it. It is dropped
+when the kubelet has seen it Unhealthy for a while and no pod holds it. While the holders are unknown, nothing is
+dropped.
 
-Most lists differ from the one before in a few places. Those are found by comparing slices, which costs next to
-nothing where the devices are the very same objects; only they are looked at.
+Most lists differ from the previous one in a few places. These are found by comparing slices, which is nearly free
+where the devices are identical objects, and only they are processed.
 """
 
 from collections import Counter
@@ -21,35 +21,36 @@ _SLICE = 128
 
 
 class LeavingDevice(msgspec.Struct, frozen=True):
-    """A device on its way out."""
+    """A device that is leaving the list."""
 
     device: Device
     told_at: float | None = None
-    """When the kubelet was told that it is Unhealthy; None before that."""
+    """When the kubelet was sent it as Unhealthy; None before that."""
 
 
 class DeviceInventory(msgspec.Struct, frozen=True):
-    """The ids of one resource: those that the plugin lists, and those on their way out."""
+    """The ids of one resource: those that the plugin lists, and those that are leaving."""
 
     listed: list[Device] = []
     """In the plugin's order; never changed in place."""
     places: dict[str, int] = {}
-    """By id, where in the list."""
+    """Index in `listed`, by id."""
     healthy: int = 0
     leaving: dict[str, LeavingDevice] = {}
     changed: Sequence[int] | None = None
-    """Where the list differs from the version before, if that is all that does; None: anything may."""
+    """Indexes where `listed` differs from the previous version, if nothing else differs; None where anything
+    may."""
 
     def knows(self, id: str) -> bool:
         return id in self.places or id in self.leaving
 
 
 def replace(inventory: DeviceInventory, devices: Iterable[Device | str]) -> DeviceInventory:
-    """The plugin's new list. ValueError where something in it is no device, or an id is there twice."""
+    """Take the plugin's new list. ValueError where an item is not a device, or an id occurs twice."""
     new = list(devices)
     places = _differing(inventory.listed, new)
     if places is not None and not _renamed(inventory.listed, new, places):
-        listed = cast(list[Device], new)  # What was no Device differed, and was made one.
+        listed = cast(list[Device], new)  # Items that were no Device differed, and are Devices now.
         gained = sum(listed[place].health is Health.HEALTHY for place in places)
         lost = sum(inventory.listed[place].health is Health.HEALTHY for place in places)
         return DeviceInventory(
@@ -59,7 +60,7 @@ def replace(inventory: DeviceInventory, devices: Iterable[Device | str]) -> Devi
 
 
 def keep_held(inventory: DeviceInventory, held: AbstractSet[str]) -> DeviceInventory:
-    """Add ids that pods hold and the plugin does not list, as a plugin that was restarted may not."""
+    """Add ids that pods hold and the plugin does not list, as can happen after its restart."""
     unlisted = held - inventory.places.keys() - inventory.leaving.keys()
     if not unlisted:
         return inventory
@@ -68,7 +69,7 @@ def keep_held(inventory: DeviceInventory, held: AbstractSet[str]) -> DeviceInven
 
 
 def told(inventory: DeviceInventory, now: float) -> DeviceInventory:
-    """The kubelet has received the list as it is: whatever is leaving is known to be Unhealthy."""
+    """Note that the kubelet has received this list, and with it that leaving devices are Unhealthy."""
     if all(entry.told_at is not None for entry in inventory.leaving.values()):
         return inventory
     leaving = {
@@ -90,7 +91,7 @@ def due(inventory: DeviceInventory, now: float, linger: float) -> set[str]:
 def drop_unheld(
     inventory: DeviceInventory, held: AbstractSet[str] | None, now: float, linger: float
 ) -> DeviceInventory:
-    """Without the ids that have lingered and that no pod holds; `held` is None where nobody knows."""
+    """The inventory without ids that have lingered and that no pod holds; `held` is None where that is unknown."""
     dropped = set() if held is None else due(inventory, now, linger) - held
     if not dropped:
         return inventory
@@ -100,7 +101,7 @@ def drop_unheld(
 
 
 def as_device(one: Device | str) -> Device:
-    """A device, or an id as one; ValueError with a remedy where it is neither."""
+    """A device from a device or an id; ValueError with a remedy for anything else."""
     if isinstance(one, Device):
         return one
     if isinstance(one, str):
@@ -122,7 +123,7 @@ def _differing(old: list[Device], new: Sequence[Device | str]) -> list[int] | No
 
 
 def _renamed(old: list[Device], new: list[Device | str], places: list[int]) -> bool:
-    """Make devices of what differs, in place; whether an id differs."""
+    """Make devices of the items that differ, in place; True where an id differs."""
     for place in places:
         device = new[place] = as_device(new[place])
         if device.id != old[place].id:

@@ -1,4 +1,5 @@
-"""Whether the kubelet assigns CPUs or memory nodes itself: then nobody else may, or both write the same cpusets."""
+"""Checks whether the kubelet assigns CPUs or memory nodes itself: then Colocate must not, or both write the same
+cpusets."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +33,8 @@ def static_managers(
     flag_files: Sequence[Path] = FLAG_FILES,
     config_file: Path = CONFIG_FILE,
 ) -> dict[str, str]:
-    """By manager whose policy is static, the file that says so; what a kubelet has run with counts as well."""
+    """The managers whose policy is static, each with the file that says so; state files of an earlier run count as
+    well."""
     root = (paths or KubeletPaths()).root
     found = {}
     for name, (setting, state_file) in _MANAGERS.items():
@@ -46,7 +48,7 @@ def check_managers(
     flag_files: Sequence[Path] = FLAG_FILES,
     config_file: Path = CONFIG_FILE,
 ) -> None:
-    """A UserError where the kubelet has a static manager."""
+    """UserError where the kubelet has a static manager."""
     for name, file in static_managers(paths, flag_files, config_file).items():
         raise UserError(
             f"{file}: the kubelet's {name} is static, and both would write the same cpusets; "
@@ -64,6 +66,6 @@ def _static(
             if msgspec.json.decode(text, type=_ManagerState).policy_name.lower() == "static":
                 return state_file
         except msgspec.DecodeError:
-            pass  # A kubelet refuses to start with it, and says so.
+            pass  # The kubelet itself refuses to start with such a file, and says so.
     place = find(setting, flag_files, config_file)
     return place.file if place is not None and place.value.lower() == "static" else None

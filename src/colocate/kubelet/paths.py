@@ -10,7 +10,7 @@ ROOT_VARIABLE = "COLOCATE_KUBELET_ROOT"
 
 
 class KubeletPaths(msgspec.Struct, frozen=True):
-    """The kubelet's folder and what is where in it."""
+    """The kubelet's folder and the paths in it."""
 
     root: Path = DEFAULT_ROOT
     """The kubelet's `--root-dir`."""
@@ -22,7 +22,7 @@ class KubeletPaths(msgspec.Struct, frozen=True):
 
     @property
     def device_plugins(self) -> Path:
-        """The folder of sockets of plugins that call Register."""
+        """The folder for sockets of plugins that call Register."""
         return self.root / "device-plugins"
 
     @property
@@ -37,15 +37,16 @@ class KubeletPaths(msgspec.Struct, frozen=True):
 
     @property
     def plugins_registry(self) -> Path:
-        """The folder in which the kubelet's plugin watcher finds sockets."""
+        """The folder that the kubelet's plugin watcher searches for sockets."""
         return self.root / "plugins_registry"
 
     @property
     def boot_id(self) -> Path:
-        """Left by an embedded kubelet alone: the boot id of its node. Any other kubelet reports the kernel's."""
+        """The boot id of an embedded kubelet's node. Other kubelets have no such file and report the kernel's boot
+        id."""
         return self.root / "boot_id"
 
     @property
     def pod_resources_socket(self) -> Path:
-        """Where the kubelet answers who holds what."""
+        """The socket of the kubelet's podresources service."""
         return self.root / "pod-resources" / "kubelet.sock"

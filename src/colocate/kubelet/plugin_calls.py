@@ -1,7 +1,7 @@
-"""Calling a plugin's own code, which may block, hang, or raise anything at all, without being harmed by it.
+"""Calls a plugin's code safely: it may block, hang, or raise anything.
 
-Plain functions run in threads of their own. They are daemons, so that one that hangs neither keeps the process
-from stopping nor takes a place in a pool that others need; and there are only so many of them for one plugin.
+Plain functions run in threads of their own. These are daemon threads, so that a call that hangs neither keeps the
+process from stopping nor occupies a shared pool. Their number per plugin is limited.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ MOST_THREADS = 8
 
 
 class PluginFailed(Exception):
-    """Stands for an exception that must not travel further, such as SystemExit; says what it was."""
+    """Replaces an exception that must not be raised further, such as SystemExit; the message names it."""
 
 
 class Caller:
@@ -29,7 +29,7 @@ class Caller:
         self._threads = 0
 
     async def __call__(self, function: Callable[..., Result | Awaitable[Result]], *args: Any) -> Result:
-        """Call a plain function in a thread, a coroutine function here. Raises nothing but Exceptions."""
+        """Call a plain function in a thread, or a coroutine function here. Raises only Exceptions."""
         try:
             if inspect.iscoroutinefunction(function):
                 result: Result | Awaitable[Result] = function(*args)
@@ -41,7 +41,7 @@ class Caller:
 
     async def _in_thread(self, function: Callable[..., Result], *args: Any) -> Result:
         if self._threads >= MOST_THREADS:
-            raise PluginFailed(f"{self._threads} earlier calls have not come back; no further one is made")
+            raise PluginFailed(f"{self._threads} earlier calls have not returned; no further call is made")
         self._threads += 1
         done = in_daemon(partial(function, *args), f"plugin {function.__qualname__}")
         done.add_done_callback(lambda _: self._ended())
@@ -52,7 +52,7 @@ class Caller:
 
 
 def tamed(error: BaseException) -> Exception:
-    """The error as one that ends a call and nothing else. A cancellation of this very task is raised again."""
+    """An Exception for any error, so that it ends only this call. A cancellation of this task is raised again."""
     if isinstance(error, asyncio.CancelledError) and cancelled():
         raise error
     if isinstance(error, ThreadFailed):

@@ -1,4 +1,4 @@
-"""Asks the kubelet's podresources service who holds what: one question, one answer, or why there is none."""
+"""Asks the kubelet's podresources service which pod holds which devices."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -19,19 +19,19 @@ from colocate.wire.rpc import Method, call, connect
 
 TIMEOUT = 5.0
 _PAUSE = 0.02
-"""Seconds until a question that the kubelet had no time for is put again: it answers 100 in a second."""
+"""Seconds before a rate-limited question is repeated: the kubelet answers 100 in a second."""
 
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 
 async def list_pods(paths: KubeletPaths, clock: Clock) -> pr.ListPodResourcesResponse:
-    """The kubelet's own answer to who holds what; Unavailable says why there is none."""
+    """The kubelet's list of pods and their devices; Unavailable where it does not answer."""
     return await _ask(paths, clock, methods.LIST_PODS, pr.ListPodResourcesRequest())
 
 
 async def listed_pods(paths: KubeletPaths, clock: Clock) -> tuple[ListedPod, ...]:
-    """The same, as facts."""
+    """The kubelet's list of pods and their devices, as facts; Unavailable where it does not answer."""
     return as_facts(await list_pods(paths, clock))
 
 
@@ -46,14 +46,14 @@ async def healthy_devices(paths: KubeletPaths, clock: Clock) -> Mapping[str, fro
 
 
 class KubeletPods(msgspec.Struct, frozen=True):
-    """Which of some pods the kubelet has: those that it admits just now and those that it has admitted."""
+    """Which of the requested pods the kubelet has, admitted or being admitted."""
 
     pods: Mapping[str, ListedPod] = {}
-    """By namespace/name, those that it has."""
+    """The pods that it has, by namespace/name."""
     absent: frozenset[str] = frozenset()
-    """Those that it has not."""
+    """The names of pods that it does not have."""
     silent: str = ""
-    """Why it has not answered for all that were asked for; empty where it has."""
+    """Why it did not answer for all requested pods; empty where it did."""
 
 
 async def known_pods(
@@ -64,11 +64,11 @@ async def known_pods(
     only_first: bool = False,
     timeout: float = TIMEOUT,
 ) -> KubeletPods:
-    """Ask for pods by namespace/name, one by one; with `only_first`, no further than the first that it has.
+    """Ask for pods by namespace/name, one by one; with `only_first`, stop at the first that it has.
 
-    One by one, because a List makes the kubelet count once more what is allocated, without what an Allocate in flight
-    is about to hold (1.34 to 1.37): it could give those devices out twice. Kubelets before 1.34, which do not answer
-    for single pods unless told to, are asked for the list where all pods are wanted.
+    One by one, because a List makes the kubelet (1.34 to 1.37) recount what is allocated without the devices of an
+    Allocate in flight: it could give these out twice. Kubelets before 1.34 do not answer for single pods by
+    default; they are asked for the list where all pods are wanted.
     """
     pods: dict[str, ListedPod] = {}
     absent: set[str] = set()
@@ -136,12 +136,13 @@ async def _among_all(paths: KubeletPaths, clock: Clock, keys: Iterable[str], tim
 async def nodes_of_devices(
     paths: KubeletPaths, clock: Clock, namespace: str, pod: str, container: str, timeout: float
 ) -> tuple[int, ...]:
-    """The NUMA nodes of what device plugins gave a container, lowest first; Unavailable says why nobody can tell."""
+    """The NUMA nodes of the devices that a container got from device plugins, lowest first; Unavailable where
+    unknown."""
     asked = pr.GetPodResourcesRequest(pod_name=pod, pod_namespace=namespace)
     try:
         found = (await _ask(paths, clock, methods.GET_POD, asked, timeout)).pod_resources
     except Unavailable:
-        # Kubelets before 1.34 answer no such question unless told to.
+        # Kubelets before 1.34 do not answer this by default.
         listed = await _ask(paths, clock, methods.LIST_PODS, pr.ListPodResourcesRequest(), timeout)
         same = (each for each in listed.pod_resources if (each.namespace, each.name) == (namespace, pod))
         found = next(same, pr.PodResources())

@@ -1,4 +1,4 @@
-"""A process of device plugins: any number of them, one event loop, the signals a container gets."""
+"""Runs any number of device plugins in one process: one event loop, and the signals that a container gets."""
 
 import asyncio
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
@@ -23,14 +23,14 @@ LogStyle: TypeAlias = Literal["auto", "json", "text"]
 
 
 class Plugins:
-    """Several plugins that live and stop together; others may join and leave meanwhile.
+    """Several plugins that run and stop together; others may join and leave meanwhile.
 
-    For a program that has an event loop and signals of its own: `run` and `serve` are made of it. `metrics` is the
-    registry of prometheus-client that gets the metrics of the SDK; None: no registry does.
+    For a program with its own event loop and signals; `run` and `serve` use it. `metrics` is the prometheus-client
+    registry for the SDK's metrics; None registers them nowhere.
     """
 
     settings: Settings
-    """How they are served."""
+    """The settings with which all plugins are served."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Plugins:
         clock: Clock | None = None,
         metrics: CollectorRegistry | None = REGISTRY,
     ) -> None:
-        # Here and not above: who imports the SDK may have to set something before gRPC is loaded.
+        # Imported here, because a program may have to set something before gRPC is loaded.
         startup.load_grpc()
         from colocate.kubelet.holders import Holders
 
@@ -90,7 +90,7 @@ class Plugins:
             self._start(endpoint)
 
     async def remove(self, resource: str) -> None:
-        """Stop the plugin of a resource for good: its devices are withdrawn, whatever the settings say."""
+        """Stop the plugin of a resource for good, and withdraw its devices whatever the settings say."""
         endpoint = next(endpoint for endpoint in self._endpoints if endpoint.resource == resource)
         self._endpoints.remove(endpoint)
         endpoint.stop(OnStop.WITHDRAW)
@@ -148,9 +148,9 @@ def run(
 ) -> None:
     """Run plugins as this process, until SIGTERM or SIGINT. This is a plugin's whole main().
 
-    `logs` is how to log to standard error: `json`, `text`, or `auto`, which is text on a terminal. A structlog that
-    is configured already is left alone; with None it is left alone in any case. `metrics` is the registry of
-    prometheus-client that gets the metrics of the SDK; None: no registry does.
+    `logs` is how to log to standard error: `json`, `text`, or `auto`, which is text on a terminal. If structlog is
+    already configured, or `logs` is None, logging is not configured. `metrics` is the prometheus-client registry
+    for the SDK's metrics; None registers them nowhere.
     """
     with exit_on_user_error():
         if logs is not None:

@@ -1,4 +1,4 @@
-"""Telling the kubelet of a plugin: by calling Register, or by answering the kubelet's plugin watcher."""
+"""Registers a plugin with the kubelet: by calling Register, or by answering the kubelet's plugin watcher."""
 
 from pathlib import Path
 
@@ -16,13 +16,13 @@ from colocate.wire.rpc import Service, call, connect
 API_VERSION = "v1beta1"
 
 TIMEOUT = 15.0
-"""Seconds for Register: the kubelet dials back for up to 10 before it answers."""
+"""Seconds for Register: the kubelet tries to dial back for up to 10 before it answers."""
 
 
 async def register(
     paths: KubeletPaths, socket: Path, resource: str, options: dp.DevicePluginOptions, clock: Clock
 ) -> None:
-    """Call Register on kubelet.sock; returns when the kubelet has dialled back and said yes."""
+    """Call Register on kubelet.sock; returns when the kubelet has dialled back and accepted."""
     request = dp.RegisterRequest(
         version=API_VERSION, endpoint=socket.name, resource_name=resource, options=options
     )
@@ -34,7 +34,7 @@ async def register(
 
 
 def watcher_service(socket: Path, resource: str) -> Service:
-    """What a socket in plugins_registry answers."""
+    """The service of a socket in plugins_registry."""
 
     async def get_info(_: reg.InfoRequest) -> reg.PluginInfo:
         reached("watcher.info")
@@ -43,7 +43,7 @@ def watcher_service(socket: Path, resource: str) -> Service:
         )
 
     async def notify(status: reg.RegistrationStatus) -> reg.RegistrationStatusResponse:
-        # A kubelet that says no tries again by itself, as long as the socket is there.
+        # A kubelet that refuses tries again by itself while the socket exists.
         outcome = "ok" if status.plugin_registered else "refused"
         telemetry.PLUGIN_REGISTRATIONS.labels(resource, outcome).inc()
         if status.plugin_registered:

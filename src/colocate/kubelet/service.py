@@ -1,6 +1,6 @@
-"""The DevicePlugin gRPC service on top of a plugin: calls with a deadline, errors a pod's owner can read.
+"""The DevicePlugin gRPC service on top of a plugin: calls have deadlines, errors are readable for a pod's owner.
 
-Whatever a plugin's own code does wrong ends that one call; the plugin lives on.
+An error in a plugin's code ends only that call; the plugin keeps running.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -53,7 +53,7 @@ class PluginService:
         )
 
     def rpc(self) -> Service:
-        """The service as gRPC sees it."""
+        """The gRPC service."""
         return Service(
             {
                 methods.OPTIONS: self._options,
@@ -65,7 +65,7 @@ class PluginService:
         )
 
     def refuse(self, reason: str) -> None:
-        """Turn every further container away."""
+        """Refuse every further container."""
         self._refusal = reason
 
     async def idle(self) -> None:
@@ -120,7 +120,7 @@ class PluginService:
         return dp.PreStartContainerResponse()
 
     def _check(self, ids: Sequence[str]) -> None:
-        """Turn a container away whose devices cannot be had, whatever the kubelet thinks."""
+        """Refuse a container after `refuse`, or if a device of it is not in the list."""
         if self._refusal:
             self._count("allocate", "refused")
             raise RpcError(grpc.StatusCode.FAILED_PRECONDITION, self._refusal)
@@ -141,9 +141,9 @@ class PluginService:
         *args: Any,
         send: Callable[[Result], Message],
     ) -> Message:
-        """Call the plugin's code and make a message of its answer.
+        """Call the plugin's code and convert its answer to a message.
 
-        What goes wrong becomes a gRPC status, a counter and a log event.
+        A failure becomes a gRPC status, a counter and a log event.
         """
         self._calls += 1
         started = self._clock.monotonic()

@@ -7,7 +7,7 @@ import msgspec
 from colocate.kubelet.paths import KubeletPaths
 
 MESSAGE_LIMIT = 4 << 20
-"""What a kubelet receives in one message, in bytes: a longer list of devices is refused."""
+"""The largest message that a kubelet receives, in bytes; a longer list of devices is refused."""
 
 
 class Registration(StrEnum):
@@ -20,29 +20,29 @@ class Registration(StrEnum):
 
 
 class OnStop(StrEnum):
-    """What becomes of the devices when the plugin stops."""
+    """What happens to the devices when the plugin stops."""
 
     KEEP = "keep"
-    """The kubelet keeps the list for its grace of five minutes: right for updates and restarts."""
+    """The kubelet keeps the list for its grace period of five minutes: right for updates and restarts."""
     WITHDRAW = "withdraw"
-    """The kubelet is first given a list without them; ids that pods still hold stay, Unhealthy."""
+    """The kubelet first gets a list without them; ids that pods still hold stay, Unhealthy."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the device-plugin SDK; the defaults suit a production node."""
 
     paths: KubeletPaths = KubeletPaths()
-    """Where the kubelet is."""
+    """The kubelet's folder."""
 
     registration: Registration = Registration.REGISTER
     """How the kubelet learns of the plugin."""
 
     on_stop: OnStop = OnStop.KEEP
-    """What becomes of the devices when the plugin stops."""
+    """What happens to the devices when the plugin stops."""
 
     allocate_timeout: float = 10.0
-    """Seconds that `allocate` and `prefer` may take. The kubelet itself waits for ever, and admits no
-    other pod meanwhile."""
+    """Seconds that `allocate` and `prefer` may take. The kubelet itself waits forever, and admits no other pod
+    meanwhile."""
 
     prestart_timeout: float = 25.0
     """Seconds that `prestart` may take; the kubelet gives up after 30."""
@@ -52,19 +52,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Allocate may take: an id that vanishes under an Allocate in flight crashes kubelets from 1.34."""
 
     holders_interval: float = 10.0
-    """Seconds between two looks at who holds the ids that are on their way out."""
+    """Seconds between two checks of which pods hold the ids that are leaving."""
 
     stream_timeout: float = 30.0
-    """Seconds within which the kubelet must ask for the list after a registration; else register again."""
+    """Seconds in which the kubelet must ask for the list after a registration; otherwise the plugin registers
+    again."""
 
     first_retry: float = 0.2
-    """Seconds before a failed attempt (to open, to list, to register) is made again; doubled each time."""
+    """Seconds before a failed attempt (to open, list or register) is repeated; doubled each time."""
 
     last_retry: float = 10.0
-    """Seconds between two attempts, at most."""
+    """The longest pause between two attempts, in seconds."""
 
     stop_grace: float = 3.0
     """Seconds that calls in flight get to end when the plugin stops."""
 
     close_timeout: float = 10.0
-    """Seconds that `close` may take; the process ends without it then."""
+    """Seconds that `close` may take; after that the process ends without it."""

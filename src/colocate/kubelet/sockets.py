@@ -1,4 +1,4 @@
-"""A plugin's own sockets: a fresh name for every start, and what a killed plugin left behind."""
+"""A plugin's sockets: a fresh name for every start, and removal of those that a killed plugin left behind."""
 
 import re
 import secrets
@@ -13,7 +13,7 @@ _PREFIX = "colocate"
 
 
 def fresh(folder: Path, resource: str) -> Path:
-    """A socket path that nobody has used: kubelets confuse a new plugin with the old one of that name."""
+    """An unused socket path: kubelets confuse a new plugin with an old one of the same name."""
     return folder / f"{_PREFIX}-{_slug(resource)}-{secrets.token_hex(4)}.sock"
 
 
@@ -23,14 +23,14 @@ def pattern(resource: str) -> str:
 
 
 def remove(socket: Path) -> None:
-    """Delete a socket of ours, if it is still there."""
+    """Delete one of our sockets, if it still exists."""
     reached("socket.remove")
     socket.unlink(missing_ok=True)
     reached("socket.removed")
 
 
 def remove_stale(folder: Path, resource: str) -> None:
-    """Delete the sockets of earlier starts of this plugin on which nobody listens any more."""
+    """Delete the sockets of earlier starts of this plugin on which no process listens any more."""
     for socket in folder.glob(pattern(resource)):
         if not is_served(socket):
             remove(socket)
@@ -38,5 +38,5 @@ def remove_stale(folder: Path, resource: str) -> None:
 
 
 def _slug(resource: str) -> str:
-    # A short end of the name: the whole path may have 107 bytes.
+    # Shortened: the whole path may have 107 bytes.
     return re.sub(r"[^A-Za-z0-9]+", "-", resource)[-30:].strip("-")

@@ -1,8 +1,8 @@
 """Notices when a socket appears, is replaced or vanishes, within milliseconds (inotify).
 
-A socket is known by its inode and change time: a new file under the old name is a new server, even where
-the file system gives it the old inode again. A slow look at the clock's pace stands in where inotify is
-blind (a folder that does not exist yet, a file system that tells nothing).
+A socket is identified by its inode and change time: a new file under the old name is a new server, even if the file
+system reuses the inode. Slow polling covers the cases that inotify misses: a folder that does not exist yet, or a
+file system without notifications.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _SLOW_LOOK = 1.0
 
 
 def identity(path: Path) -> Identity | None:
-    """Which file is at `path` now; None where there is none."""
+    """The identity of the file at `path`; None where there is none."""
     try:
         found = path.stat()
     except OSError:
@@ -42,16 +42,16 @@ def identity(path: Path) -> Identity | None:
 
 
 def why_absent(path: Path) -> str:
-    """Why `identity` finds nothing: there is nothing, or this process may not look."""
+    """Why `identity` is None: there is no file, or this process may not look."""
     try:
         path.stat()
     except OSError as error:
         return system_reason(error)
-    return "it is there by now"
+    return "it exists now"
 
 
 class FolderWatch:
-    """Wakes its waiters whenever a file of the folder comes, goes or is replaced."""
+    """Wakes its waiters whenever a file in the folder is created, removed or replaced."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
@@ -59,13 +59,13 @@ class FolderWatch:
         self.events = Watched()
 
     async def run(self) -> None:
-        """Watch until cancelled, through removals of the folder itself."""
+        """Watch until cancelled, even if the folder itself is removed."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._listen())
             tasks.create_task(self._look_slowly())
 
     async def differs(self, path: Path, known: Identity | None) -> None:
-        """Return once another file than `known` is at `path` (None: no file)."""
+        """Return once the file at `path` is not `known` (None: no file)."""
         while True:
             seen = self.events.count
             if identity(path) != known:
@@ -73,7 +73,7 @@ class FolderWatch:
             await self.events.beyond(seen)
 
     async def one_goes(self, pattern: str, but: Path) -> None:
-        """Return once a file that matches the pattern, and is not `but`, has been there and is gone."""
+        """Return once a file that matches the pattern, other than `but`, was there and is gone."""
         known: set[Path] = set()
         while True:
             seen = self.events.count
@@ -99,7 +99,7 @@ class FolderWatch:
                         if event.mask & _FOLDER_GONE:
                             break
             except OSError as error:
-                # The slow look goes on. A folder that is not there yet is nothing to tell of.
+                # Polling continues. A folder that does not exist yet is not worth a log line.
                 if error.errno != errno.ENOENT:
                     reason = f"no inotify on {self.folder}: {system_reason(error)}"
                     telemetry.logger().warning(Event.WATCH_IS_SLOW, reason=reason)

@@ -1,1 +1,3 @@
-"""The embedded cluster: a kubelet to try things on with no cluster at hand. Never the production path."""
+"""The embedded cluster: API server, scheduler and nodes in one process, to try and test things without a cluster.
+
+Never the production path."""

@@ -1,7 +1,7 @@
-"""Who of those that wait is admitted next: any of them, as pod workers of a real kubelet come.
+"""Chooses at random which waiting pod is admitted next, like the pod workers of a real kubelet.
 
-It admits one pod at a time, and not in the order in which pods were bound: of twenty that came within two seconds,
-several are asked for before others that came earlier. Here the order is drawn, with a seed: it is the same each time.
+A real kubelet admits one pod at a time, and not in the order in which pods were bound: of twenty pods within two
+seconds, several overtake earlier ones. Here the order is random with a seed, so that it is reproducible.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from random import Random
 
 
 class AdmissionOrder:
-    """Lets in one at a time, for as long as the body runs."""
+    """A lock that admits one waiter at a time, in random order."""
 
     def __init__(self, seed: int = 1) -> None:
         self._random = Random(seed)
@@ -31,7 +31,7 @@ class AdmissionOrder:
             if place in self._waiting:
                 self._waiting.remove(place)
             elif place.done() and not place.cancelled():
-                self._pass_on()  # Let in and gone at once.
+                self._pass_on()  # Admitted and cancelled at once.
             raise
 
     def _pass_on(self) -> None:

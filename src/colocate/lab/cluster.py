@@ -1,6 +1,6 @@
 """The embedded cluster: an API server, a scheduler, this machine as a node, and simulated nodes.
 
-Everything runs in one process and one event loop; kubectl and whoever else reach it over HTTPS on loopback.
+Everything runs in one process and one event loop; kubectl and other clients reach it over HTTPS on loopback.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ MACHINE = "this-machine"
 
 
 class LabCluster:
-    """One embedded cluster in a folder of its own."""
+    """One embedded cluster in its own folder."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LabCluster:
         kubelet_version: tuple[int, int] = (1, 34),
         node_name: str = MACHINE,
     ) -> None:
-        """`scheduling` is of a second scheduler, beside the one of ordinary pods; where it has a profile of that
+        """`scheduling` configures a second scheduler beside the default one; if it has a profile of the default
         name, it is the only one."""
         if fault := subdomain_fault(node_name):
             raise UserError(f"--node-name: {node_name[:100]!r} cannot name a node: {fault}")
@@ -81,7 +81,8 @@ class LabCluster:
 
     @asynccontextmanager
     async def running(self, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator["LabCluster"]:
-        """Run it for as long as the body does; nothing is left behind. A part that fails ends it all."""
+        """Run the cluster while the body runs, and remove everything afterwards. If a part fails, the whole cluster
+        ends."""
         try:
             await self._listen(host, port)
             self.simulated.register()
@@ -119,7 +120,7 @@ class LabCluster:
 
 
 def _schedulers(second: Configuration | None) -> tuple[Configuration, ...]:
-    """As in a real cluster, the scheduler of ordinary pods stays when a second one is started."""
+    """The configurations of all schedulers: as in a real cluster, a second one does not replace the default one."""
     if second is None:
         return (Configuration(),)
     if any(profile.scheduler_name == DEFAULT_NAME for profile in second.profiles):

@@ -1,8 +1,8 @@
 """Device nodes and mounts of an Allocation, for containers that are processes of this machine.
 
-Where a container is to see other files than the machine has there, it gets a mount namespace of its own, where they
-are bound; the machine's files stay as they are. What cannot be had is said, and the container starts without it: a
-real runtime would refuse it.
+A container that needs other files than the machine has at a path gets its own mount namespace with bind mounts; the
+machine's files stay unchanged. A mount that is not possible is reported, and the container starts without it; a
+real runtime would refuse to start it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from colocate.model.device import Allocation
 
 _DEV = PurePosixPath("/dev")
 
-# Arguments: a folder for a /dev of its own, or nothing; triples of host path, target and rw or ro; --; the command.
+# Arguments: a folder for its own /dev, or ""; triples of host path, target and rw or ro; --; the command.
 _BIND = r"""
 fail() { echo "colocate lab: $1" >&2; exit 126; }
 if [ -n "$1" ]; then
@@ -46,7 +46,7 @@ exec "$@"
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """A path of the machine that a container sees at another, or cannot write."""
+    """A path of the machine that a container sees at another path, or read-only."""
 
     host: str
     target: str
@@ -54,15 +54,16 @@ class Bind(msgspec.Struct, frozen=True):
 
 
 class FilesPlan(msgspec.Struct, frozen=True):
-    """What a container is to see, and what it cannot."""
+    """The bind mounts of a container, and those that are not possible."""
 
     binds: tuple[Bind, ...] = ()
     own_dev: bool = False
-    """Whether a name is to be made in /dev."""
+    """Whether a new name is needed in /dev."""
     left_out: tuple[str, ...] = ()
 
     def command(self, folder: Path) -> list[str]:
-        """A prefix that binds all of it; `folder` is the container's own. Nothing where there is nothing to bind."""
+        """A command prefix that makes the bind mounts; `folder` is the container's own. Empty where there are
+        none."""
         if not self.binds:
             return []
         staging = ""
@@ -77,14 +78,14 @@ class FilesPlan(msgspec.Struct, frozen=True):
 
 
 def plan_files(given: Allocation, may_not: str = "") -> FilesPlan:
-    """What to bind on this machine as it is; `may_not` is why nothing can be bound here."""
+    """Plan the bind mounts on this machine; `may_not` is the reason if none is possible."""
     binds: list[Bind] = []
     left_out: list[str] = []
     wanted = [Bind(one.host_path, one.container_path or one.host_path) for one in given.devices]
     wanted += [Bind(one.host_path, one.container_path, one.read_only) for one in given.mounts]
     for each in wanted:
         if each.host == each.target and not each.read_only and Path(each.host).exists():
-            continue  # Pods see the machine's own files.
+            continue  # Pods see the machine's files anyway.
         why = _why_not(each) or (
             f"this process may not make mounts ({may_not}); run the lab as root" if may_not else ""
         )
@@ -94,33 +95,33 @@ def plan_files(given: Allocation, may_not: str = "") -> FilesPlan:
             binds.append(each)
     if given.cdi:
         left_out.append(
-            f"nothing is made of its CDI devices ({', '.join(given.cdi)[:200]}): a real runtime does"
+            f"CDI devices are ignored ({', '.join(given.cdi)[:200]}): a real runtime would add them"
         )
     own_dev = any(not Path(one.target).exists() for one in binds)
     return FilesPlan(tuple(binds), own_dev, tuple(left_out))
 
 
 def _why_not(wanted: Bind) -> str:
-    """Why a path cannot be bound; nothing where it can."""
+    """Why a path cannot be bound; empty where it can."""
     for path in (wanted.host, wanted.target):
         if not path.startswith("/") or "\0" in path or ".." in PurePosixPath(path).parts or path == "/":
-            return f"{path[:100]!r} is no absolute path below /; write one"
+            return f"{path[:100]!r} is not an absolute path below /; write one"
     if not Path(wanted.host).exists():
-        return f"this machine has no {wanted.host}, with which a real runtime would refuse to start it"
+        return f"this machine has no {wanted.host}; a real runtime would refuse to start the container"
     if not Path(wanted.target).exists() and _DEV not in PurePosixPath(wanted.target).parents:
         return (
-            "this machine has no such path to mount it on, for pods have no image here; take one that is there, or "
+            "this machine has no such path to mount it on, and pods have no image here; use an existing path, or "
             "one below /dev"
         )
     return ""
 
 
 async def why_no_mounts() -> str:
-    """Why this process may give nobody a mount namespace; empty where it may."""
+    """Why this process may not make mount namespaces; empty where it may."""
     if os.geteuid() != 0:
         return "it is not root"
     if shutil.which("unshare") is None or shutil.which("mount") is None:
-        return "unshare and mount are not here"
+        return "unshare and mount are not installed"
     trial = await asyncio.create_subprocess_exec(
         *["unshare", "--mount", "--propagation", "private", "true"],
         stdout=asyncio.subprocess.DEVNULL,

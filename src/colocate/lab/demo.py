@@ -1,6 +1,6 @@
-"""The demo's story: an embedded cluster, an agent process with mock devices, pods, and what goes wrong.
+"""The steps of the demo: an embedded cluster, an agent process with mock devices, pods, and failures.
 
-Each step does something and says what was seen, or fails. How it is shown is not known here.
+Each step does something and returns what was seen, or fails. The command shows it.
 """
 
 import asyncio
@@ -34,18 +34,18 @@ BLOCKS = 3
 BLOCK = 512 << 20
 GPU_MEMORY = "colocate.dev/gpu-memory"
 SHARES = {"infer": 2, "tune": 4}
-"""Pods that share a GPU, and the GiB of it that each asks for."""
+"""Pods that share a GPU, and the GiB that each requests."""
 PATIENCE = 60
 GIB = 1 << 30
 
 
 class Demo:
-    """One run of the demo, in a folder of its own."""
+    """One run of the demo, in its own folder."""
 
     def __init__(self, root: Path, nodes: list[LabNodeShape]) -> None:
         self.root = root
         self.runtime = ProcessRuntime(self.root / "pods", parent=group_of("demo"))
-        # A status sync every ten seconds, as in life, would make for a slow story.
+        # A real kubelet syncs its status every ten seconds, which would make the demo slow.
         self.cluster = LabCluster(self.root, runtime=self.runtime, nodes=nodes, status_sync=0.2)
         self.kubelet = self.cluster.kubelet
         self.kubeconfig = self.root / "kubeconfig"
@@ -59,7 +59,7 @@ class Demo:
 
     @property
     def steps(self) -> list[tuple[str, Callable[[], Awaitable[str]]]]:
-        """What happens, in order: what is tried, and the doing, which returns what was seen."""
+        """The steps in order: a title, and a function that returns what was seen."""
         told: list[tuple[str, Callable[[], Awaitable[str]]]] = [
             (f"Start a cluster: this machine and {len(self._nodes)} simulated nodes", self._start_cluster),
             (f"Start the agent: {DEVICES} mock devices, {RESOURCE}", self._start_agent),
@@ -124,7 +124,7 @@ class Demo:
         offered = int(json.loads(await self._ask_agent("memory", "status", "-o", "json"))["offered"])
         if offered < BLOCKS:
             raise DemoSkipped(
-                f"this machine has {offered} idle blocks of 512 MiB, and the pod wants {BLOCKS}; end something large"
+                f"this machine has {offered} idle blocks of 512 MiB, and the pod wants {BLOCKS}; free some memory"
             )
         await self._until(lambda: len(table.healthy(MEMORY)) >= BLOCKS, f"{BLOCKS} blocks")
         offered = len(table.healthy(MEMORY))
@@ -136,7 +136,8 @@ class Demo:
         return f"the node shows {offered} blocks of 512 MiB; the process first says: {said}"
 
     async def _owe(self) -> str:
-        """Make the node short on paper, by a margin that leaves half of what the pod holds, and let it recover."""
+        """Make the node short of memory by a larger margin, which leaves half of what the pod holds, and let it
+        recover."""
         if not self.held("test-pod"):
             raise DemoSkipped("no pod holds a block, so none can be owed")
         assert self.agent is not None
@@ -159,17 +160,17 @@ class Demo:
         )
 
     async def _memory(self) -> dict[str, Any]:
-        """What `colocate memory status -o json` says now."""
+        """The output of `colocate memory status -o json`."""
         told: dict[str, Any] = json.loads(await self._ask_agent("memory", "status", "-o", "json"))
         return told
 
     async def _memory_that(self, holds: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
-        """The first status of the memory that is as wanted."""
+        """Wait for a memory status that meets the condition."""
         for _ in range(PATIENCE * 2):
             if holds(now := await self._memory()):
                 return now
             await asyncio.sleep(0.2)
-        raise DemoFailed(f"waited in vain for {what}; the last status was {now}")
+        raise DemoFailed(f"waited for {what}, without success; the last status was {now}")
 
     def _write_config(self, margin: str = "10%") -> None:
         groups = None if self.runtime.without_cgroups else self.runtime.cgroup_root
@@ -284,7 +285,7 @@ class Demo:
         return None
 
     def node_loads(self) -> list[tuple[str, float, float]]:
-        """Every node with the shares of its CPU and memory in use, as `kubectl top nodes` says."""
+        """Every node with the used shares of its CPU and memory, as in `kubectl top nodes`."""
         everything = ListQuery({}).selection(NODES.storage)
         sizes = {
             stored.key.name: stored.body["status"]["capacity"]
@@ -300,7 +301,7 @@ class Demo:
         return loads
 
     def pod_word(self, name: str) -> str:
-        """What a pod is at, in the word that kubectl has for it: CrashLoopBackOff, Completed, Running."""
+        """kubectl's one-word status of a pod: CrashLoopBackOff, Completed, Running."""
         [pod] = [pod for pod in self.pods() if pod["metadata"]["name"] == name]
         return str(pod_columns.cells(pod, self.cluster.clock.time())[2])
 
@@ -311,13 +312,13 @@ class Demo:
         ]
 
     def agent_log(self) -> str:
-        """What the agent has logged: the place to look when the demo fails."""
+        """The agent's log, to look at when the demo fails."""
         return self._log.read_text() if self._log.exists() else ""
 
     # --- life ------------------------------------------------------------------------------------
 
     async def tend(self) -> None:
-        """Start the agent again if someone has killed it, as a DaemonSet would; sync the node's status."""
+        """Restart the agent if it was killed, as a DaemonSet would; sync the node's status."""
         if self.agent is not None and self.agent.returncode is not None:
             await self._spawn_agent()
         self.kubelet.sync_status()
@@ -338,7 +339,7 @@ class Demo:
             self.agent = None
 
     async def _ask_agent(self, *words: str) -> str:
-        """Run a command that talks to the agent; what it prints."""
+        """Run a command that talks to the agent; returns its output."""
         return await ask(*words, "--socket", str(self.root / "agent.sock"))
 
     def _create_pod(
@@ -374,7 +375,7 @@ class Demo:
         return log.read_text().splitlines()[0]
 
     async def _until(self, holds: Callable[[], bool], what: str) -> None:
-        """Wait, but not for ever, nor for an agent that is not there any more."""
+        """Wait for a condition, at most for a while, and not if the agent has ended."""
         for _ in range(PATIENCE * 100):
             if holds():
                 return

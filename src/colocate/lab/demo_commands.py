@@ -1,4 +1,4 @@
-"""Commands of Colocate that the demo runs as processes: those that go on beside it, and those that it asks."""
+"""Runs commands of Colocate as processes for the demo: in the background, or for their output."""
 
 import asyncio
 import os
@@ -11,21 +11,22 @@ from colocate.errors import ColocateError
 from colocate.lab.pod_runtime import dies_with_us
 
 INDENT = 2
-"""Columns that stand before whatever the demo prints of its steps."""
+"""Columns by which the demo indents the output of its steps."""
 
 _COLOCATE = (sys.executable, "-m", "colocate.cli.main")
 
 
 class DemoFailed(ColocateError):
-    """Something in the demo was not as it should be."""
+    """A step of the demo failed."""
 
 
 class DemoSkipped(ColocateError):
-    """This machine cannot show it: why, and how it can be seen."""
+    """This machine cannot run a step; the message says why, and how it could."""
 
 
 async def begin(log: Path, *words: str) -> asyncio.subprocess.Process:
-    """Start a command that goes on, and writes to this file; Ctrl-C in the demo's terminal does not reach it."""
+    """Start a command in the background with its output in this file; Ctrl-C in the demo's terminal does not reach
+    it."""
     with log.open("ab") as output:
         return await asyncio.create_subprocess_exec(
             *dies_with_us("TERM"),
@@ -39,14 +40,14 @@ async def begin(log: Path, *words: str) -> asyncio.subprocess.Process:
 
 
 async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal, unless it has ended, and wait for its end."""
+    """Send a signal to a process unless it has ended, and wait for its end."""
     if process.returncode is None:
         process.send_signal(number)
     await process.wait()
 
 
 async def ask(*words: str) -> str:
-    """What a command prints, as wide as there is room beside the indent; DemoFailed where it fails."""
+    """The output of a command, as wide as the terminal allows beside the indent; DemoFailed where it fails."""
     process = await asyncio.create_subprocess_exec(
         *_COLOCATE,
         *words,

@@ -1,4 +1,4 @@
-"""What the demo writes for others to read: the agent's configuration, the words of a pod, a deployment."""
+"""The files of the demo: the agent's configuration, the scripts of pods, a deployment."""
 
 from pathlib import Path
 
@@ -51,7 +51,7 @@ gpus:
   - {model: Tesla T4, memory: 15360Mi}
   - {model: NVIDIA A100-SXM4-40GB, memory: 40536Mi}
 """
-"""Two GPUs that do not exist."""
+"""Two mock GPUs."""
 
 SAY_LIMIT = """\
 own=$(sed -n 's/^[0-9]*:memory://p' /proc/self/cgroup)
@@ -59,13 +59,15 @@ if [ -n "$own" ]; then limit=$(cat "/sys/fs/cgroup/memory$(dirname "$own")/memor
 else limit=$(cat "/sys/fs/cgroup$(dirname "$(sed -n 's/^0:://p' /proc/self/cgroup)")/memory.max"); fi
 echo "I may use $limit bytes"; exec sleep infinity
 """
-"""A process's first words: the limit of its pod's control group, as it finds it."""
+"""A script that prints the memory limit of its pod's control group."""
 
 
 def agent_config(
     root: Path, mock: str, devices: int, memory: str, cgroups: Path | None, margin: str = "10%"
 ) -> str:
-    """So many devices of a mock resource, mock GPUs, and, where pods have control groups, idle memory as well."""
+    """The agent's configuration: `devices` devices of a mock resource, mock GPUs and, where pods have control
+    groups,
+    idle memory."""
     config = _CONFIG.format(root=root, mock=mock, devices=devices) + _GPUS.format(root=root, node=MACHINE)
     if cgroups is None:
         return config
@@ -73,7 +75,7 @@ def agent_config(
 
 
 def deployment(name: str, replicas: int, cpu: str = "500m", scheduler: str = "default-scheduler") -> Object:
-    """Pods for every node but this machine."""
+    """A deployment whose pods go to every node but this machine."""
     labels = {"app": name}
     container = {"name": "main", "image": name, "resources": {"requests": {"cpu": cpu}}}
     here = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [MACHINE]}

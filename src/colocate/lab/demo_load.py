@@ -1,5 +1,5 @@
-"""The demo's part about scheduling by load: a Prometheus that pretends one node to be hot, `colocate scheduler serve`
-as a process, and a second scheduler that asks it."""
+"""The demo's step about scheduling by load: a simulated Prometheus in which one node is hot, `colocate scheduler
+serve` as a process, and a second scheduler that asks it."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ extenders:
 
 
 class DemoLoad:
-    """Runs what the step needs, once it is started."""
+    """Runs the servers of the step."""
 
     def __init__(self, root: Path, nodes: Sequence[str]) -> None:
         self._root = root
@@ -61,7 +61,7 @@ class DemoLoad:
 
     async def start(self, registry: ObjectRegistry, kubeconfig: Path) -> None:
         for name, memory in self._memory.items():
-            # The same figures for `kubectl top` as for the scheduler.
+            # `kubectl top` shows the same figures as the scheduler sees.
             registry.modify(NODES, "", name, partial(_claim, memory))
         prometheus = await self._open.enter_async_context(_pretending(self._memory))
         config = self._root / "scheduler.yaml"
@@ -86,7 +86,7 @@ class DemoLoad:
 
 
 def _claim(memory: float, node: Object) -> None:
-    """Let a node look as busy as the pretended Prometheus says."""
+    """Let a node look as busy as in the simulated Prometheus."""
     size = node["status"]["capacity"]
     used = (("cpu", size["cpu"], CPU, in_decimal), ("memory", size["memory"], memory, in_binary))
     claims = {
@@ -97,7 +97,7 @@ def _claim(memory: float, node: Object) -> None:
 
 @asynccontextmanager
 async def _pretending(memory: Mapping[str, float]) -> AsyncIterator[str]:
-    """A Prometheus that says so of every node's memory, and of its CPU that it is used to 15 %, always."""
+    """A simulated Prometheus with these memory figures, and 15 % CPU on every node."""
 
     async def answer(request: web.Request) -> web.Response:
         asked = str((await request.post()).get("query") or request.query.get("query", ""))

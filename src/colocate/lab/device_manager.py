@@ -1,9 +1,9 @@
 """The embedded kubelet's device manager: plugins in, admissions out, a checkpoint after every change.
 
-It keeps the real one's manners: a list replaces the one before; a plugin that goes leaves its devices
-Unhealthy, and after five minutes its capacity is 0; admissions wait for one another, and come in any order; an id
-that vanishes under an Allocate in flight is a panic, as in kubelets from 1.34. From 1.36 on a list costs what it does
-there: time of the clock, in which nothing else is done, for every new or changed device and every id that is held.
+It behaves like the real one: a list replaces the previous one; a plugin that ends leaves its devices Unhealthy, and
+after five minutes its capacity is 0; admissions run one at a time, in any order; an id that vanishes during an
+Allocate is a panic, as in kubelets from 1.34. For versions from 1.36, a list takes time on the clock for every new
+or changed device and every held id, in which nothing else is done.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from colocate.wire import deviceplugin_pb2 as dp
 
 STOP_GRACE = 300.0
 LOOKUP = 130e-9
-"""Seconds of a kubelet 1.36 for one device and one id that is held."""
+"""Seconds that a kubelet 1.36 needs to compare one device with one held id."""
 _NOTICED = 0.05
-"""Seconds below which a look-up is counted and not waited for."""
+"""Shorter times, in seconds, are counted and not waited for."""
 
 
 class KubeletPanic(Exception):
-    """What would crash a real kubelet."""
+    """An error that would crash a real kubelet."""
 
 
 class TopologyAffinityError(Exception):
@@ -43,7 +43,7 @@ class TopologyAffinityError(Exception):
 
 
 class DeviceManager:
-    """Devices of one node: who registered them, who holds them, who may have them."""
+    """The devices of one node: registers, admits and releases them."""
 
     def __init__(
         self,
@@ -70,16 +70,16 @@ class DeviceManager:
         self._stopped_at: dict[str, float] = {}
         self._admission = AdmissionOrder()
         self._mutex = asyncio.Lock()
-        """Held while a list is taken in: registrations, admissions and the node's status wait for it."""
+        """Held while a list is processed: registrations, admissions and the node's status wait for it."""
         self.lookups = 0
-        """What all lists have cost: see `DeviceTable.lookups`."""
+        """The cost of all lists so far: see `DeviceTable.lookups`."""
         self.active_pods: Callable[[], Iterable[str]] = tuple
-        """Set by the kubelet: uids of the pods that have not finished."""
+        """Set by the kubelet: returns the uids of the pods that have not finished."""
 
     # --- life ------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read the checkpoint back; every resource in it counts as stopped just now."""
+        """Load the checkpoint; every resource in it counts as stopped just now."""
         if self._file.exists():
             self.table.load(checkpoint.parse(self._file.read_bytes()).checkpoint)
             self._stopped_at = dict.fromkeys(self.table.devices, self._clock.monotonic())
@@ -91,7 +91,7 @@ class DeviceManager:
     # --- plugins ---------------------------------------------------------------------------------
 
     async def connect(self, resource: str, socket: Path) -> PluginClient:
-        """Dial a plugin that registered, and make it the resource's one."""
+        """Dial a registered plugin, and make it the plugin of its resource."""
         client = PluginClient(resource, socket, self._clock)
         try:
             await client.open()
@@ -110,13 +110,13 @@ class DeviceManager:
         return client.socket if client else None
 
     async def follow(self, client: PluginClient) -> None:
-        """Take in a plugin's lists until its stream ends."""
+        """Process a plugin's lists until its stream ends."""
         resource = client.resource
 
         async def take(devices: Sequence[dp.Device]) -> None:
             if self._faults.list_delay:
                 await self._clock.sleep(self._faults.list_delay)
-            # Up to 1.36 a list counts whichever stream of the resource it comes from.
+            # Up to 1.36, lists from any stream of the resource count.
             if self._clients.get(resource) is client or (self._joint_streams and resource in self._clients):
                 await self.take_list(resource, devices)
 
@@ -126,7 +126,7 @@ class DeviceManager:
             await self._disconnected(client)
 
     async def take_list(self, resource: str, devices: Sequence[dp.Device]) -> None:
-        """Take in a list, for as long as that takes."""
+        """Process a list, which may take time on the clock."""
         async with self._mutex:
             if self._version >= (1, 36):
                 cost = self.table.lookups(resource, devices, all_resources=self._version < (1, 37))
@@ -138,16 +138,16 @@ class DeviceManager:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it takes in a list, and answers nobody."""
+        """Whether it is processing a list and does nothing else."""
         return self._mutex.locked()
 
     async def forget(self, socket: Path) -> None:
-        """The plugin watcher's socket is gone: so is its plugin."""
+        """Disconnect the plugin whose socket vanished from the plugin watcher's folder."""
         for client in [one for one in self._clients.values() if one.socket == socket]:
             await client.disconnect()
 
     async def _disconnected(self, client: PluginClient) -> None:
-        """A stream has ended. Up to 1.36 that takes down whichever client the resource has by now."""
+        """Handle the end of a stream. Up to 1.36 it disconnects the resource's current client, even a newer one."""
         await client.disconnect()
         current = self._clients.get(client.resource)
         if current is None or (current is not client and not self._joint_streams):
@@ -163,16 +163,16 @@ class DeviceManager:
     async def admit(
         self, pod: Pod, running: Iterable[str] = (), begun: Callable[[], None] = lambda: None
     ) -> None:
-        """Give every container of a pod its devices, in order, or raise why it cannot have them.
+        """Allocate the devices of every container of a pod, in order; raises the reason if that is not possible.
 
-        Containers that run already, as after a restart of the kubelet, are left alone. `begun` is called when it is
-        the pod's turn.
+        Containers that already run, as after a restart of the kubelet, are skipped. `begun` is called when the
+        pod's admission begins.
         """
         skipped = set(running)
         async with self._admission:
             begun()
             async with self._mutex:
-                pass  # A pod without devices waits as well: the kubelet notes which pod it admits.
+                pass  # A pod without devices waits as well, as in a real kubelet.
             for container in pod.containers:
                 if container.name in skipped:
                     continue
@@ -192,7 +192,7 @@ class DeviceManager:
             raise TopologyAffinityError("Resources cannot be allocated with Topology locality") from None
         for resource, size in wishes.items():
             if resource not in self.table.devices:
-                continue  # Not a device plugin's: advertised by hand, and counted by the scheduler alone.
+                continue  # Not from a device plugin: advertised by hand, and counted only by the scheduler.
             wish = self.table.wish(pod.uid, container.name, resource, size, numa)
             if wish is None:
                 continue
@@ -238,14 +238,14 @@ class DeviceManager:
                 await _in_go_words(client.pre_start(sorted(held.ids)))
 
     def injected(self, pod: Pod, container: Container) -> list[dp.ContainerAllocateResponse]:
-        """What the plugins' answers add to a container."""
+        """The plugins' answers for a container."""
         return [
             dp.ContainerAllocateResponse.FromString(held.response)
             for held in self.table.of_container(pod.uid, container.name)
         ]
 
     def allocation(self, pod: Pod, container: Container) -> Allocation:
-        """The same as one whole."""
+        """The plugins' answers for a container, merged."""
         parts = [from_wire(response) for response in self.injected(pod, container)]
         return Allocation(
             envs={name: value for one in parts for name, value in one.envs.items()},
@@ -263,7 +263,7 @@ class DeviceManager:
     # --- what the node shows ---------------------------------------------------------------------
 
     def capacity(self) -> tuple[dict[str, int], dict[str, int]]:
-        """Capacity and allocatable by resource; a resource past its grace leaves, with capacity 0."""
+        """Capacity and allocatable by resource; a resource past its grace period has capacity 0 and is removed."""
         now = self._clock.monotonic()
         expired = [name for name, since in self._stopped_at.items() if now - since >= self._stop_grace]
         for resource in expired:
@@ -285,7 +285,7 @@ Result = TypeVar("Result")
 
 
 async def _in_go_words(call: Awaitable[Result]) -> Result:
-    """Await an RPC; its failure reads as it does in a pod's events."""
+    """Await an RPC; a failure is worded as in a pod's events."""
     try:
         return await call
     except grpc.RpcError as error:

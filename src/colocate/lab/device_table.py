@@ -1,7 +1,7 @@
-"""What a kubelet knows of devices, and which it would give to a container: no I/O, no waiting.
+"""A kubelet's devices and their holders, and the choice of devices for a container. No I/O, no waiting.
 
-The rules are those seen on kubelet 1.34: healthy and not held; an init container's devices are handed on to
-the next container of its pod; aligned NUMA nodes first; the plugin's preference within that.
+The rules are those of kubelet 1.34: healthy and not held; an init container's devices are reused for the next
+container of its pod; aligned NUMA nodes first; the plugin's preference within that.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,11 +13,11 @@ from colocate.model.device import Device, Health
 from colocate.wire import deviceplugin_pb2 as dp
 
 Pick = Callable[[Iterable[str]], list[str]]
-"""In which order equal devices are taken. The real kubelet's order is that of a Go map: any."""
+"""The order in which equal devices are taken. The real kubelet's order is random, that of a Go map."""
 
 
 class AdmissionError(Exception):
-    """A container cannot have the devices that it asks for; the message is the kubelet's wording."""
+    """A container cannot get its devices; the message has the kubelet's wording."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class DeviceWish(msgspec.Struct, frozen=True):
-    """What is left to choose for a container once everything that is fixed has been taken."""
+    """The choice that is left for a container after its fixed devices."""
 
     taken: list[str]
     available: list[str]
@@ -49,7 +49,7 @@ class DeviceWish(msgspec.Struct, frozen=True):
 
     @property
     def question(self) -> tuple[list[str], list[str]] | None:
-        """What a plugin with a preference is asked (available, must include); None where nothing is open."""
+        """The arguments of GetPreferredAllocation (available, must include); None where there is no choice."""
         if self.needed == 0 or self.needed == len(self.aligned):
             return None
         if self.needed < len(self.aligned):
@@ -57,7 +57,7 @@ class DeviceWish(msgspec.Struct, frozen=True):
         return [*self.taken, *self.available], [*self.taken, *self.aligned]
 
     def choose(self, preferred: Sequence[str] = ()) -> list[str]:
-        """The devices: fixed ones first, aligned ones before others, preferred ones within that."""
+        """Choose devices: fixed ones first, aligned ones before others, preferred ones within that."""
         if self.needed <= len(self.aligned):
             pools = [_only(preferred, self.aligned), self.aligned]
         else:
@@ -90,7 +90,7 @@ class DeviceTable:
     # --- what plugins say ------------------------------------------------------------------------
 
     def replace(self, resource: str, devices: Iterable[dp.Device]) -> None:
-        """A plugin's list replaces the one before."""
+        """Replace a plugin's list."""
         self.devices[resource] = {
             device.ID: Device(
                 device.ID,
@@ -101,10 +101,10 @@ class DeviceTable:
         }
 
     def lookups(self, resource: str, devices: Iterable[dp.Device], *, all_resources: bool) -> int:
-        """What a list costs a kubelet that reports the health of devices in pods' status, as from 1.36 on.
+        """The cost of a list in kubelets that report device health in the status of pods (from 1.36).
 
-        It looks every device that is new or whose health has changed up among the ids that containers hold: of all
-        resources in 1.36, of the same resource later.
+        They look up every new device, and every device with changed health, among the ids that containers hold: of
+        all resources in 1.36, of the same resource later.
         """
         known = self.devices.get(resource, {})
         changed = sum(
@@ -114,7 +114,7 @@ class DeviceTable:
         return changed * sum(len(held.ids) for held in holding)
 
     def mark_unhealthy(self, resource: str) -> None:
-        """The plugin is gone: its devices stay known, and none can be had."""
+        """Mark all devices of a disconnected plugin Unhealthy."""
         known = self.devices.get(resource, {})
         self.devices[resource] = {id: device.unhealthy() for id, device in known.items()}
 
@@ -132,7 +132,7 @@ class DeviceTable:
         return [e for e in self.held.values() if (e.pod_uid, e.container) == (pod_uid, container)]
 
     def forget_all_but(self, active: Iterable[str]) -> None:
-        """Free what pods held that are no longer active."""
+        """Free the devices of pods that are no longer active."""
         keep = set(active)
         self.held = {key: entry for key, entry in self.held.items() if entry.pod_uid in keep}
 
@@ -141,7 +141,7 @@ class DeviceTable:
     def wish(
         self, pod_uid: str, container: str, resource: str, size: int, numa: frozenset[int] | None
     ) -> DeviceWish | None:
-        """What is to be chosen for a container, or None where it has its devices already."""
+        """The choice for a container; None where it already has its devices."""
         entry = self.held.get((pod_uid, container, resource))
         before = entry.ids if entry else set()
         if entry and len(before) != size:
@@ -173,7 +173,7 @@ class DeviceTable:
         return DeviceWish(taken, self._pick(available), self._pick(aligned), size)
 
     def grant(self, pod_uid: str, container: str, resource: str, ids: Sequence[str], response: bytes) -> None:
-        """Record that a container holds devices. KeyError for an id that has left the list meanwhile."""
+        """Record that a container holds devices. KeyError for an id that has left the list."""
         by_numa: dict[int, tuple[str, ...]] = {}
         for id in ids:
             for node in self.devices[resource][id].numa or (NO_TOPOLOGY,):
@@ -181,7 +181,7 @@ class DeviceTable:
         self.held[pod_uid, container, resource] = Held(pod_uid, container, resource, by_numa, response)
 
     def hand_on(self, pod_uid: str, container: str, *, reusable: bool) -> None:
-        """After a container was admitted: an init container's devices are free for the next one."""
+        """After a container was admitted: make an init container's devices reusable for the next one."""
         for uid in [uid for uid in self._reusable if uid != pod_uid]:
             del self._reusable[uid]
         pool = self._reusable.setdefault(pod_uid, {})
@@ -204,7 +204,7 @@ class DeviceTable:
         return Checkpoint(entries or None, registered)
 
     def load(self, checkpoint: Checkpoint) -> None:
-        """Begin with what a checkpoint says: the holders, and resources without devices."""
+        """Load a checkpoint: the holders, and resources without devices."""
         for entry in checkpoint.entries or ():
             response = entry.alloc_resp or b""
             held = Held(entry.pod_uid, entry.container, entry.resource, entry.by_node, response)

@@ -1,4 +1,4 @@
-"""What can go wrong with a kubelet, as knobs."""
+"""Faults of the embedded kubelet that can be switched on."""
 
 import msgspec
 
@@ -10,13 +10,13 @@ class KubeletFaults(msgspec.Struct):
     """Seconds before Register is answered."""
 
     register_refusal: str = ""
-    """An error with which Register is refused."""
+    """The error with which Register is refused; empty accepts it."""
 
     list_delay: float = 0
-    """Seconds before each device list is taken in."""
+    """Seconds before each device list is processed."""
 
     restart_in_allocate: bool = False
-    """Restart, once, while the next Allocate is in flight."""
+    """Restart the kubelet once, during the next Allocate."""
 
     podresources_refusal: str = ""
-    """An error with which podresources answers every call."""
+    """The error with which podresources answers every call; empty means no error."""

@@ -1,7 +1,7 @@
-"""The embedded kubelet: one node to try plugins and pods on, with the manners of a recorded kubelet 1.34.
+"""The embedded kubelet: a node for plugins and pods that behaves like a recorded kubelet 1.34.
 
-It is a stand-in: it speaks the kubelet's gRPC services on real unix sockets and runs pods as real processes,
-and it knows no API server, no images, no volumes and no probes.
+It is a stand-in: it serves the kubelet's gRPC services on real unix sockets and runs pods as real processes. It has
+no API server, images, volumes or probes.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ STATUS_SYNC = 10.0
 
 
 class KubeletEvent(msgspec.Struct, frozen=True):
-    """What the kubelet would tell the API server as an Event."""
+    """An Event that the kubelet would send to the API server."""
 
     at: str
     pod: str
@@ -42,20 +42,20 @@ class KubeletEvent(msgspec.Struct, frozen=True):
 
 
 class KubeletNodeStatus(msgspec.Struct, frozen=True):
-    """Extended resources as the node's status shows them since the last sync."""
+    """Extended resources in the node's status as of the last sync."""
 
     capacity: dict[str, int] = {}
     allocatable: dict[str, int] = {}
 
 
 class PodListener(Protocol):
-    """Whoever keeps the API server in step with a kubelet."""
+    """Receives the changes of a kubelet, to update the API server."""
 
     def started(self, fresh: bool) -> None:
-        """It runs; `fresh` if it found no checkpoint."""
+        """The kubelet has started; `fresh` if it found no checkpoint."""
 
     def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
-        """What its devices add to the node's status now."""
+        """The node's status was synced with these extended resources."""
 
     def pod_changed(self, record: PodRecord) -> None: ...
 
@@ -65,7 +65,7 @@ class PodListener(Protocol):
 
 
 class EmbeddedKubelet:
-    """A kubelet in this process. Pods and their processes outlive its restarts, as with a real one."""
+    """A kubelet in this process. Pods and their processes survive its restarts, as with a real one."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class EmbeddedKubelet:
         self.paths = paths
         self.node = node
         self.boot_id = str(uuid.uuid4())
-        """Not the kernel's: by it, and its folder, it is told from another kubelet of this machine."""
+        """Random, not the kernel's: it and the folder distinguish this kubelet from others on this machine."""
         self.clock = clock or SystemClock()
         self.runtime: PodRuntime = SimulatedRuntime() if runtime is None else runtime
         self.faults = KubeletFaults()
@@ -91,9 +91,9 @@ class EmbeddedKubelet:
         self.status = KubeletNodeStatus()
         self.events: list[KubeletEvent] = []
         self.panics: list[str] = []
-        """What would have crashed a real kubelet."""
+        """Errors that would have crashed a real kubelet."""
         self.faults_of_its_own: list[Exception] = []
-        """What went wrong in the lab itself; a test that finds any here fails."""
+        """Errors of the lab itself; a test fails if there is one."""
         self.starts = 0
         self.records: dict[str, PodRecord] = {}
         self.listener: PodListener | None = None
@@ -109,7 +109,7 @@ class EmbeddedKubelet:
     # --- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start, or start again: sockets are deleted, the checkpoint is read back, pods are admitted anew."""
+        """Start, or start again: delete sockets, load the checkpoint, admit pods again."""
         self.starts += 1
         self._running = True
         self.devices = DeviceManager(
@@ -147,7 +147,7 @@ class EmbeddedKubelet:
             self._work(record)
 
     async def stop(self) -> None:
-        """Stop as a killed kubelet does: nothing is told to anyone, and the containers go on."""
+        """Stop like a killed kubelet: without notice, and the containers keep running."""
         self._running = False
         tasks = [*self._tasks, *self._workers.values()]
         current = asyncio.current_task()
@@ -165,7 +165,7 @@ class EmbeddedKubelet:
         await self.start()
 
     async def close(self) -> None:
-        """Stop, end every container, and leave nothing behind but the folder."""
+        """Stop, end every container, and leave only the folder."""
         if self._running:
             await self.stop()
         await self.runtime.close()
@@ -175,7 +175,7 @@ class EmbeddedKubelet:
     # --- pods ------------------------------------------------------------------------------------
 
     def add_pod(self, pod: Pod) -> PodRecord:
-        """Put a pod on this node, as the scheduler would."""
+        """Add a pod to this node, as if it was scheduled here."""
         if not pod.uid:
             pod = msgspec.structs.replace(
                 pod, metadata=msgspec.structs.replace(pod.metadata, uid=str(uuid.uuid4()))
@@ -183,7 +183,7 @@ class EmbeddedKubelet:
         words = (pod.uid, *(container.name for container in pod.containers))
         if strange := [word for word in words if not is_path_word(word)]:
             raise ColocateError(
-                f"{pod.key}: {strange[0][:100]!r} is not a uid of a pod, nor a container's name"
+                f"{pod.key}: {strange[0][:100]!r} is neither a pod's uid nor a container's name"
             )
         if any(
             record.pod.key == pod.key and not record.deleting.is_set() for record in self.records.values()
@@ -195,7 +195,7 @@ class EmbeddedKubelet:
         return record
 
     def delete_pod(self, key: str) -> None:
-        """Ask a pod, as namespace/name, to end; it leaves once its containers have."""
+        """Delete a pod by namespace/name; it is removed once its containers have ended."""
         self.pod(key).deleting.set()
 
     def pod(self, key: str) -> PodRecord:
@@ -205,7 +205,7 @@ class EmbeddedKubelet:
         raise ColocateError(f"there is no pod {key} on this node")
 
     async def until(self, holds: Callable[[], bool], what: str = "", seconds: float = 60) -> None:
-        """Return as soon as `holds()` is true; Unavailable after so many real seconds."""
+        """Return as soon as `holds()` is true; Unavailable after `seconds` of real time."""
         try:
             async with deadline(SystemClock(), seconds):
                 while True:
@@ -221,9 +221,9 @@ class EmbeddedKubelet:
     # --- the node --------------------------------------------------------------------------------
 
     def sync_status(self) -> KubeletNodeStatus:
-        """Update the node's status now. A key, once there, stays until somebody removes it.
+        """Update the node's status now. A resource stays in it until it is removed by hand.
 
-        Not while the device manager is busy: a kubelet waits for it, and its node shows what it showed before.
+        While the device manager is busy the status is unchanged, because a real kubelet waits for it.
         """
         if self.devices.is_busy:
             return self.status

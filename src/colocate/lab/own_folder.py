@@ -1,7 +1,7 @@
-"""The folder of a lab or a demo: locked while it runs, so that the next start finds what a killed one left.
+"""The folder of a lab or a demo: locked while it runs, so that the next start can clean up after a killed one.
 
-What is left is the folder and the control group of its pods. The folder's lock says whether its process lives; a
-folder of another user, and a name that we would not have given, are left alone: anybody can write to /tmp.
+A killed process leaves the folder and the control group of its pods. The folder's lock shows whether its process is
+alive. Folders of other users, and names that we would not choose, are left alone: any user can write to /tmp.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ def group_of(kind: str) -> str:
 
 @asynccontextmanager
 async def own_folder(kind: str) -> AsyncIterator[Path]:
-    """A new folder, removed at the end; what killed processes of this kind left is cleared first."""
+    """A new folder, removed at the end; leftovers of killed processes of this kind are removed first."""
     prefix = f"colocate-{kind}-"
     await _clear(prefix)
     folder = Path(tempfile.mkdtemp(prefix=prefix))
@@ -37,7 +37,7 @@ async def own_folder(kind: str) -> AsyncIterator[Path]:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         os.write(lock, group_of(kind).encode())
-        new.rename(folder / _LOCK)  # Held by the time that others can see it.
+        new.rename(folder / _LOCK)  # The lock is held before others can see the file.
         yield folder
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -52,24 +52,24 @@ async def _clear(prefix: str) -> None:
                 await cgroups.kill(tree, Path(group))
                 cgroups.remove(tree, Path(group))
             except (OSError, Unavailable):
-                continue  # Not ours to remove after all; the next start tries again.
+                continue  # It cannot be removed now; the next start tries again.
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _abandoned(prefix: str) -> Iterator[tuple[Path, str]]:
-    """Folders whose process is gone, each with the control group that it had; empty where its lock names none."""
+    """Folders whose process is gone, each with its control group; empty where its lock names none."""
     for folder in sorted(Path(tempfile.gettempdir()).glob(f"{prefix}*")):
         try:
             if folder.is_symlink() or folder.stat().st_uid != os.geteuid():
                 continue
             lock = os.open(folder / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            continue  # Being made or removed just now, or none of ours.
+            continue  # It is being made or removed just now, or is not ours.
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             named = os.read(lock, 64).decode(errors="replace")
             yield folder, named if _GROUP.fullmatch(named) else ""
         except BlockingIOError:
-            continue  # It runs.
+            continue  # Its process is running.
         finally:
             os.close(lock)

@@ -1,4 +1,4 @@
-"""The kubelet's side of one device plugin: dial its socket, ask its options, follow its list, call it."""
+"""The kubelet's client of one device plugin: dials its socket, gets its options, follows its list, calls it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,13 +31,13 @@ class PluginClient:
         self._over = asyncio.Event()
 
     async def open(self) -> None:
-        """Dial the plugin and take its options, which win over those of Register."""
+        """Dial the plugin and get its options, which override those of Register."""
         async with deadline(self._clock, DIAL_TIMEOUT):
             await self._channel.channel_ready()
             self.options = await call(self._channel, methods.OPTIONS, dp.Empty())
 
     async def follow(self, take: Callable[[Sequence[dp.Device]], Awaitable[None]]) -> None:
-        """Hand every list to `take`; returns when the stream ends, for whatever reason."""
+        """Pass every list to `take`; returns when the stream ends for any reason."""
         if self._over.is_set():
             return
         self._stream = subscribe(self._channel, methods.LIST_AND_WATCH, dp.Empty())
@@ -59,7 +59,7 @@ class PluginClient:
         return list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
 
     async def allocate(self, ids: Sequence[str]) -> dp.AllocateResponse:
-        """Call Allocate; as with the real kubelet there is no deadline."""
+        """Call Allocate without a deadline, as the real kubelet does."""
         request = dp.AllocateRequest()
         request.container_requests.add(devices_ids=ids)
         return await call(self._channel, methods.ALLOCATE, request)

@@ -1,8 +1,8 @@
-"""What runs the containers of the embedded kubelet: real processes of this machine, or none at all.
+"""Runs the containers of the embedded kubelet: as processes of this machine, or simulated.
 
-Like a container runtime it outlives the kubelet: a kubelet that restarts finds its containers running.
-There are no images: a container's command runs from this machine's own file system, with the environment
-that the pod and the plugins give it and nothing of ours. A container without a command sleeps.
+Like a container runtime, it is independent of the kubelet: a restarted kubelet finds its containers running. There
+are no images: a container's command runs from this machine's file system, with only the environment of the pod and
+the plugins. A container without a command sleeps.
 """
 
 import asyncio
@@ -26,31 +26,31 @@ from colocate.model.pod import Container, Pod, qos_class
 NOTHING = Allocation()
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-# Joins its groups before it becomes the container's command: the command has been held from its first
+# Joins the control groups before it becomes the container's command, so that the limits hold from its first
 # instruction on.
 _JOIN = 'for procs in $1; do echo $$ > "$procs" || exit 126; done; shift; exec "$@"'
 
 
 class RunningContainer(Protocol):
-    """A container that was started."""
+    """A started container."""
 
     @property
     def pid(self) -> int | None:
-        """The container's first process, where there is one."""
+        """The container's first process; None where it is simulated."""
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What of its devices' Allocation it does not have, sentence by sentence."""
+        """A sentence for each part of its Allocation that it did not get."""
 
     async def wait(self) -> int:
         """The exit code, once it has ended; 128 + n if signal n ended it."""
 
     async def stop(self, grace: float, clock: Clock) -> None:
-        """Ask it to end; after the grace, make it."""
+        """Ask it to end; kill it after the grace period."""
 
 
 class PodRuntime(Protocol):
-    """Starts containers and remembers them."""
+    """Starts containers and keeps track of them."""
 
     async def create_pod(self, pod: Pod) -> None: ...
 
@@ -66,7 +66,7 @@ class PodRuntime(Protocol):
 
 
 class SimulatedContainer:
-    """A container of a simulated node: it runs until someone says how it ends."""
+    """A simulated container: it runs until `finish` is called."""
 
     pid = None
     left_out: tuple[str, ...] = ()
@@ -91,32 +91,32 @@ class SimulatedContainer:
 
 
 class SimulatedRuntime:
-    """No processes: a container runs until it is told to end."""
+    """Simulated containers without processes: each runs until it is ended."""
 
     containers: dict[tuple[str, str], SimulatedContainer]
-    """By the uid of its pod and its name; `finish(code)` ends one."""
+    """Containers by pod uid and name; `finish(code)` ends one."""
 
     def __init__(self) -> None:
         self.containers = {}
 
     async def create_pod(self, pod: Pod) -> None:
-        """Make room for a pod; the kubelet does."""
+        """Prepare a pod; called by the kubelet."""
         return
 
     async def remove_pod(self, pod: Pod) -> None:
-        """Forget a pod; the kubelet does."""
+        """Forget a pod; called by the kubelet."""
         self.containers = {key: value for key, value in self.containers.items() if key[0] != pod.uid}
 
     async def start(
         self, pod: Pod, container: Container, env: Mapping[str, str], given: Allocation = NOTHING
     ) -> SimulatedContainer:
-        """Start a container; the kubelet does."""
+        """Start a container; called by the kubelet."""
         started = SimulatedContainer(env)
         self.containers[pod.uid, container.name] = started
         return started
 
     def running(self, pod: Pod, container: str) -> SimulatedContainer | None:
-        """A container that runs, if it does."""
+        """A running container; None where it does not run."""
         found = self.containers.get((pod.uid, container))
         return found if found and not found.ended else None
 
@@ -126,7 +126,7 @@ class SimulatedRuntime:
 
 
 class ProcessContainer:
-    """A container that is a process of this machine, and whatever that starts."""
+    """A container as a process of this machine, with its descendants."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ProcessContainer:
         self.pid: int | None = process.pid
         self.left_out = tuple(left_out)
         self.has_own_files = has_own_files
-        """Whether it sees other files than this process: then it has a mount namespace of its own."""
+        """Whether it has its own mount namespace, because it sees other files than this process."""
 
     async def wait(self) -> int:
         code = await self._process.wait()
@@ -159,16 +159,16 @@ class ProcessContainer:
         return self._process.returncode is not None
 
     def _signal(self, number: signal.Signals) -> None:
-        """To the whole process group, whose leader the container's first process is."""
+        """Send a signal to the process group that the container's first process leads."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
 
 class ProcessRuntime:
-    """Real processes, each pod in a control group of its own where this machine lets us make one."""
+    """Containers as processes, each pod in its own control group where this machine allows it."""
 
     without_cgroups: str
-    """Why pods are plain processes here; empty where they have control groups."""
+    """Why pods have no control groups; empty where they have."""
 
     def __init__(
         self,
@@ -178,18 +178,18 @@ class ProcessRuntime:
         naming: Naming = Naming.CGROUPFS,
         mount: Path = cgroups.MOUNT,
     ) -> None:
-        """`folder` is for the output of containers; `parent` is the control group that pods are made in."""
+        """`folder` gets the output of containers; `parent` is the control group of all pods."""
         self._folder = folder
         self._parent = Path(parent or f"colocate-pods-{os.getpid()}")
         self._naming = naming
         self._containers: dict[tuple[str, str], ProcessContainer] = {}
         self._env: dict[tuple[str, str], dict[str, str]] = {}
         self._may_not_mount: str | None = None
-        """Why no container can have mounts; None until that has been tried."""
+        """Why containers cannot have mounts; None until that was tried."""
         self.without_cgroups = ""
         try:
             self._tree: cgroups.Tree | None = cgroups.find_tree(mount)
-            # Only to see whether we may: a run that never gets to its first pod must leave nothing.
+            # Only a test for permission: a run without pods must leave nothing behind.
             cgroups.create(self._tree, self._parent)
             cgroups.remove(self._tree, self._parent)
         except (OSError, Unavailable) as error:
@@ -199,32 +199,32 @@ class ProcessRuntime:
 
     @property
     def cgroup_root(self) -> Path:
-        """The group below which all of its pods are."""
+        """The parent group of all pods."""
         return self._parent
 
     def cgroup(self, pod: Pod) -> Path:
-        """The pod's group below the top of the tree."""
+        """The pod's group, relative to the root of the hierarchy."""
         return self._parent / cgroups.pod_path(pod.uid, qos_class(pod), self._naming)
 
     def cgroup_folders(self, pod: Pod) -> list[Path]:
-        """The pod's group, in every hierarchy; none where there are no control groups."""
+        """The pod's group in every hierarchy; empty where there are no control groups."""
         return self._tree.folders(self.cgroup(pod)) if self._tree else []
 
     def log_file(self, pod: Pod, container: str) -> Path:
-        """Where a container's output goes, from its latest start on."""
+        """The file with a container's output since its latest start."""
         return below(self._folder, pod.uid, f"{container}.log")
 
     def previous_log(self, pod: Pod, container: str) -> Path:
-        """What it had written at the start before that."""
+        """The file with its output of the start before that."""
         return below(self._folder, pod.uid, f"{container}.previous.log")
 
     async def create_pod(self, pod: Pod) -> None:
-        """Make the control group of a pod; the kubelet does."""
+        """Make the control group of a pod; called by the kubelet."""
         if self._tree:
             cgroups.create(self._tree, self.cgroup(pod))
 
     def _container_folders(self, pod: Pod, container: Container) -> list[Path]:
-        """A container's group, below the pod's; made here."""
+        """Make a container's group below the pod's."""
         if not self._tree:
             return []
         group = below(self.cgroup(pod), container.name)
@@ -232,7 +232,7 @@ class ProcessRuntime:
         return self._tree.folders(group)
 
     async def remove_pod(self, pod: Pod) -> None:
-        """End what is left of a pod, and remove its control group and its output; the kubelet does."""
+        """End all processes of a pod, and remove its control group and its output; called by the kubelet."""
         for uid, name in list(self._containers):
             if uid == pod.uid:
                 del self._containers[uid, name]
@@ -245,7 +245,8 @@ class ProcessRuntime:
     async def start(
         self, pod: Pod, container: Container, env: Mapping[str, str], given: Allocation = NOTHING
     ) -> ProcessContainer:
-        """`env` has what `given` has of it; of the rest, device nodes and mounts are made where that is possible."""
+        """Start a container. `env` already includes the variables of `given`; its device nodes and mounts are made
+        where possible."""
         command = [*container.command, *container.args] or ["sleep", "infinity"]
         log = self.log_file(pod, container.name)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +274,7 @@ class ProcessRuntime:
     async def beside(
         self, pod: Pod, container: Container, command: Sequence[str], **streams: Any
     ) -> asyncio.subprocess.Process:
-        """A process in a container's group, with its environment and files; `streams` as asyncio takes them."""
+        """Run a process in a container's group, with its environment and files; `streams` are passed to asyncio."""
         env = self._env.get((pod.uid, container.name), {})
         found = self._containers.get((pod.uid, container.name))
         inside = (
@@ -295,7 +296,7 @@ class ProcessRuntime:
         )
 
     def running(self, pod: Pod, container: str) -> ProcessContainer | None:
-        """A container that runs, if it does."""
+        """A running container; None where it does not run."""
         found = self._containers.get((pod.uid, container))
         return found if found and not found.ended else None
 
@@ -313,12 +314,12 @@ class ProcessRuntime:
 
 
 def _beyond_a_shell(env: Mapping[str, str]) -> list[str]:
-    """A prefix that sets the variables that the shell which joins the groups would not pass on."""
+    """A prefix that sets the variables that the shell in between would not pass on."""
     odd = [f"{name}={value}" for name, value in env.items() if not name.isidentifier()]
     return ["env", *odd] if odd else []
 
 
 def dies_with_us(by: str = "KILL") -> list[str]:
-    """A prefix that ends a process with this one, by a signal, even if this one is killed."""
+    """A prefix that ends a process by a signal when this process ends, even if it is killed."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", by, "--"] if setpriv else []

@@ -1,4 +1,4 @@
-"""One pod of the embedded kubelet, from admission to its end: init containers, restarts, status."""
+"""Runs one pod of the embedded kubelet from admission to its end: init containers, restarts, status."""
 
 import asyncio
 from collections.abc import Callable
@@ -32,14 +32,14 @@ FORGIVEN_AFTER = 600.0
 
 
 class NotUnderstood(ColocateError):
-    """A container is written in a way that the embedded kubelet does not know."""
+    """A container uses a feature that the embedded kubelet does not support."""
 
 
 class PodRecord:
-    """A pod and its status, as the API server would keep them; both outlive a restart of the kubelet."""
+    """A pod and its status, as the API server would keep them; both survive a restart of the kubelet."""
 
     pod: Pod
-    """The pod; `pod.uid` and `pod.key`, which is its namespace and name."""
+    """The pod, with `pod.uid` and `pod.key` (namespace/name)."""
     status: PodStatus
     """Its `phase`, with `reason` and `message`, and the statuses of its containers."""
 
@@ -48,9 +48,9 @@ class PodRecord:
         self.status = PodStatus(qos_class=qos_class(pod))
         self.deleting = asyncio.Event()
         self.taken_in = False
-        """Whether this life of the kubelet has come to it: a pod is known to it from its admission on, not before."""
+        """Whether the kubelet knows the pod since its last start: it does from the pod's admission on."""
         self.grace: float | None = None
-        """How long a deletion gives it to end; None: as long as the pod itself says."""
+        """The grace period of its deletion, in seconds; None means the pod's own."""
 
     @property
     def finished(self) -> bool:
@@ -58,13 +58,13 @@ class PodRecord:
         return self.status.phase in (Phase.SUCCEEDED, Phase.FAILED)
 
     def container(self, name: str) -> ContainerStatus | None:
-        """The status of one of its containers; None before it has one."""
+        """The status of one of its containers; None before it exists."""
         known = (*self.status.init_container_statuses, *self.status.container_statuses)
         return next((status for status in known if status.name == name), None)
 
 
 class PodWorker:
-    """Brings one pod to what its record says, and keeps it there."""
+    """Runs one pod and updates its record."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class PodWorker:
         self._event = event
 
     async def run(self) -> None:
-        """Admit the pod, run it to its end, and take it away once it is deleted."""
+        """Admit the pod, run it to its end, and remove it once it is deleted."""
         if not self._record.finished and await self._admitted():
             await self._runtime.create_pod(self._pod)
             await first(self._run_containers(), self._record.deleting.wait())
@@ -111,7 +111,7 @@ class PodWorker:
         self._record.taken_in = True
 
     def _need_nothing(self) -> list[str]:
-        """Containers that run, and init containers that are done: a restarted kubelet leaves them alone."""
+        """Containers that run, and init containers that are done: a restarted kubelet skips them."""
         done = [
             status.name
             for status in self._record.status.init_container_statuses
@@ -148,7 +148,7 @@ class PodWorker:
         self._update(phase=Phase.FAILED if any(codes) else Phase.SUCCEEDED)
 
     async def _complete(self, container: Container) -> bool:
-        """Run an init container to its good end; False where its pod is not to try again."""
+        """Run an init container until it succeeds; False where the pod must not retry."""
         status = self._record.container(container.name)
         if status and status.state.terminated and status.state.terminated.exit_code == 0:
             return True
@@ -157,7 +157,7 @@ class PodWorker:
         return _exit_code(self._status(container)) == 0
 
     async def _keep(self, container: Container, policy: str) -> None:
-        """Run a container, again and again as the policy says, with a growing pause."""
+        """Run a container and restart it by the policy, with a growing pause."""
         pause = FIRST_BACK_OFF
         while True:
             since = self._clock.monotonic()
@@ -187,7 +187,7 @@ class PodWorker:
         return code
 
     async def _create(self, container: Container) -> RunningContainer:
-        """Create a container, again and again: one that was never created has not failed."""
+        """Create a container, with retries: a container that was never created has not failed."""
         pause = FIRST_BACK_OFF
         while True:
             try:
@@ -211,12 +211,14 @@ class PodWorker:
             pause = min(2 * pause, LAST_BACK_OFF)
 
     def _env(self, container: Container) -> dict[str, str]:
-        """The plugins' variables first, then the pod's own, which may override them."""
+        """The environment: the plugins' variables first, then the pod's own, which override them."""
         env: dict[str, str] = {}
         for response in self._devices.injected(self._pod, container):
             env |= response.envs
         if container.env_from:
-            raise NotUnderstood(f"container {container.name}: the embedded kubelet knows no envFrom; use env")
+            raise NotUnderstood(
+                f"container {container.name}: the embedded kubelet does not support envFrom; use env"
+            )
         for variable in container.env:
             env[variable.name] = self._value(container, variable)
         return env
@@ -234,13 +236,13 @@ class PodWorker:
         path = (variable.value_from.get("fieldRef") or {}).get("fieldPath")
         if path not in fields:
             raise NotUnderstood(
-                f"container {container.name}: the embedded kubelet cannot fill env {variable.name}; of valueFrom it "
-                f"knows fieldRef to {', '.join(fields)}"
+                f"container {container.name}: the embedded kubelet cannot set env {variable.name}; of valueFrom it "
+                f"supports fieldRef to {', '.join(fields)}"
             )
         return fields[path]
 
     async def give_up(self, error: Exception) -> None:
-        """Say that the lab itself failed on this pod, and see it off once it is deleted."""
+        """Report that the lab itself failed on this pod, and remove the pod once it is deleted."""
         self._event(self._pod, "Warning", "FailedSync", f"the embedded kubelet failed: {error}")
         await self._record.deleting.wait()
         await self._terminate()

@@ -1,4 +1,4 @@
-"""The embedded kubelet's podresources service: who holds what, as the recorded kubelet answers it."""
+"""The embedded kubelet's podresources service, which answers like a recorded kubelet."""
 
 from collections.abc import Callable, Iterable
 
@@ -61,10 +61,10 @@ class PodResources:
         return self.allocatable()
 
     def listing(self) -> pr.ListPodResourcesResponse:
-        """Every pod that is being admitted or was, and has not finished; of init containers only those not done.
+        """Every pod that is being or was admitted and has not finished; init containers only until they are done.
 
-        A kubelet takes pods in one after the other, each just before it admits it (podManager.AddPod in
-        HandlePodAdditions, 1.30 to 1.37): so the pod that an Allocate is for is listed, and those behind it are not.
+        A kubelet adds each pod just before its admission, one by one (podManager.AddPod in HandlePodAdditions, 1.30
+        to 1.37): so the pod of an Allocate is listed, and the pods behind it are not.
         """
         answer = pr.ListPodResourcesResponse()
         for record in self._records():

@@ -1,4 +1,4 @@
-"""How the embedded kubelet learns of plugins: Register on kubelet.sock, and sockets in plugins_registry."""
+"""The embedded kubelet's plugin registration: Register on kubelet.sock, and sockets in plugins_registry."""
 
 import asyncio
 import os
@@ -49,16 +49,16 @@ class PluginRegistry:
         self._server: grpc.aio.Server | None = None
 
     async def start(self, generation: int) -> None:
-        """Delete the sockets of old, then serve on a new kubelet.sock.
+        """Delete old sockets, then serve on a new kubelet.sock.
 
-        gRPC removes the socket that it was told of when it stops; a real kubelet leaves kubelet.sock lying
-        there. So it is served under another name and linked to the one that plugins know.
+        gRPC removes its socket when it stops; a real kubelet leaves kubelet.sock behind. So it is served under
+        another name and hard-linked to kubelet.sock.
         """
         for folder in (self._paths.device_plugins, self._paths.plugins_registry):
             folder.mkdir(parents=True, exist_ok=True)
         for path in self._paths.device_plugins.iterdir():
             if path.is_socket():
-                path.unlink(missing_ok=True)  # Its plugin may be removing it at this very moment.
+                path.unlink(missing_ok=True)  # Its plugin may be removing it just now.
         hidden = self._paths.root / f".registration-{generation}.sock"
         hidden.unlink(missing_ok=True)
         self._server = await serve(hidden, Service({methods.REGISTER: self._register}))
@@ -96,7 +96,7 @@ class PluginRegistry:
         self._spawn(self._devices.follow(client))
 
     async def _watch_registry(self) -> None:
-        """Ask every socket that appears in plugins_registry, once; again if it was refused."""
+        """Ask every socket that appears in plugins_registry once, and again if it was refused."""
         folder = self._paths.plugins_registry
         known: dict[Path, tuple[int, int]] = {}
         watch = FolderWatch(folder, self._clock)

@@ -1,4 +1,4 @@
-"""Which NUMA nodes a container is aligned to: the kubelet's topology manager, for devices alone."""
+"""Chooses the NUMA nodes for a container's devices, like the kubelet's topology manager."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,16 +13,16 @@ class TopologyPolicy(StrEnum):
 
 
 class NotAligned(Exception):
-    """The policy does not admit a container whose devices cannot be had together."""
+    """The policy does not admit a container whose devices cannot be aligned."""
 
 
 def affinity(
     policy: TopologyPolicy, wishes: Mapping[str, int], free: Mapping[str, Mapping[str, tuple[int, ...]]]
 ) -> frozenset[int] | None:
-    """The fewest NUMA nodes that have room for all wishes; None where alignment does not matter.
+    """The fewest NUMA nodes with enough devices for all requests; None where alignment does not matter.
 
-    `free` is, by resource, the NUMA nodes of each free device; a resource with a device that has no
-    topology takes no part.
+    `free` has the NUMA nodes of each free device, by resource; a resource that has a device without topology is
+    ignored.
     """
     if policy is TopologyPolicy.NONE:
         return None
@@ -53,7 +53,7 @@ def _room(devices: Mapping[str, tuple[int, ...]], nodes: frozenset[int]) -> int:
 
 
 def _narrowest(wanted: Mapping[str, int], free: Mapping[str, Mapping[str, tuple[int, ...]]]) -> int:
-    """How many nodes the widest single wish needs by its size alone, were every device free of others."""
+    """How many nodes the largest single request needs, if all its devices were free."""
     widths = []
     for resource, count in wanted.items():
         per_node: dict[int, int] = {}

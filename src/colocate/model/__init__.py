@@ -1,1 +1,1 @@
-"""Facts: frozen values and the little algebra on them. No I/O, no clock, no logging here."""
+"""Facts: frozen values and simple operations on them. No I/O, no clock, no logging here."""

@@ -1,7 +1,7 @@
-"""What tenants may write without end, kept in bounds where it enters: a few keys of an object, some characters each.
+"""Bounds for texts of any size that tenants write: keep a few keys of an object, and limit the length of each.
 
-Whoever may create pods may write 256 KiB of annotations into each, and thousands of owners and resources. Watch
-caches keep what they decode: so they decode what is read, and no more of it than a reader takes.
+A user who may create pods may write 256 KiB of annotations into each, and thousands of owners and resources. Watch
+caches keep what they decode, so they decode only the keys that are read, up to the length that readers accept.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,14 +9,15 @@ from typing import TypedDict, cast
 
 import msgspec
 
-# By a call, since the keys are not known to type checkers.
+# Made by a call, because type checkers do not know the keys.
 _typed_dict = cast(Callable[..., object], TypedDict)
 
 
 def keys_alone(keys: Iterable[str], values: object = str) -> object:
-    """A shape in which msgspec keeps these keys of an object and passes over all others, without making them.
+    """A type with which msgspec decodes these keys of an object and skips all others.
 
-    What it decodes is an ordinary dict. Type checkers are told so beside it: they know no shape made of names.
+    The decoded value is an ordinary dict. Annotate the field as a dict for type checkers: they cannot see these
+    keys.
     """
     return _typed_dict("_Kept", dict.fromkeys(keys, values), total=False)
 
@@ -27,14 +28,13 @@ def is_too_long(texts: Mapping[str, str], longest: Mapping[str, int]) -> bool:
 
 
 def shortened(texts: Mapping[str, str], longest: Mapping[str, int]) -> Mapping[str, str]:
-    """The texts that are read, of those that are too long one character more than their key allows.
+    """The texts whose keys are read; a text that is too long is cut to one character more than its key allows.
 
-    So each still says that it is too long, and by no more than that: readers refuse it by its length, as they would
-    have refused all of it.
+    A cut text is still too long, so readers refuse it by its length, as they would have refused the whole text.
     """
     return {key: text[: longest[key] + 1] for key, text in texts.items() if key in longest}
 
 
 def replace_field(struct: msgspec.Struct, field: str, value: object) -> None:
-    """Set a field of a frozen struct while it is made, which is in its `__post_init__` and nowhere else."""
+    """Set a field of a frozen struct. Call it only in the struct's `__post_init__`."""
     msgspec.structs.force_setattr(struct, field, value)

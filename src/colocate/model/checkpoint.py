@@ -1,6 +1,6 @@
-"""What a kubelet remembers of devices between its lives: who holds which, and which are registered.
+"""What a kubelet keeps about devices across restarts: which container holds which, and which are registered.
 
-Values alone. How a file is read, hashed and written is in `kubelet.checkpoint`.
+Values only. How a file is read, hashed and written is in `kubelet.checkpoint`.
 """
 
 import enum
@@ -19,7 +19,7 @@ Ids = tuple[str, ...] | None
 
 
 class Format(enum.Enum):
-    """What a kubelet of that age writes; the value says which ones."""
+    """A format of the checkpoint file; the value names the kubelet versions that write it."""
 
     PLAIN = "1.9–1.10"
     """The data alone: no checksum, device ids in a list."""
@@ -49,12 +49,13 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def ids(self) -> frozenset[str]:
-        """Every id held, on whatever node."""
+        """Every id held, on any node."""
         return frozenset(chain.from_iterable(self.by_node.values()))
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """All that a kubelet remembers of devices; lists keep the order of the file, for it is hashed."""
+    """All that a kubelet keeps about devices. Lists keep the order of the file, because the checksum depends on
+    it."""
 
     entries: tuple[Entry, ...] | None
     registered: dict[str, Ids] | None
@@ -67,18 +68,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """A checkpoint file with all in it decoded: what findings are decided from, and what is shown."""
+    """A checkpoint file, fully decoded: the input of findings, and what commands show."""
 
     checkpoint: Checkpoint
     format: Format
     stated: int | None
     """The checksum that the file states."""
     computed: int
-    """The checksum that its data has."""
+    """The checksum computed from the file's data."""
     injected: Sequence[Allocation | None]
-    """What Allocate injected, for every entry in turn; None where the bytes cannot be read."""
+    """What Allocate injected, one item per entry; None where the bytes cannot be read."""
 
     @property
     def is_trusted(self) -> bool:
-        """Whether a kubelet would believe the data; the oldest ones believe any, for they know no checksum."""
+        """Whether a kubelet would accept the data. The oldest format has no checksum, and is always accepted."""
         return self.format is Format.PLAIN or (self.stated or 0) == self.computed

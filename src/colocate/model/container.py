@@ -1,6 +1,7 @@
-"""Sandboxes and containers as a runtime knows them, whichever way it tells: CRI or NRI.
+"""Sandboxes and containers as a runtime reports them, by CRI or by NRI.
 
-Values alone. Names, labels and annotations were written by tenants: whoever makes a path or a right of one checks it.
+Values only. Tenants write names, labels and annotations: check each before using it in a path or granting a right
+by it.
 """
 
 from collections.abc import Mapping
@@ -37,8 +38,8 @@ class RuntimeSandbox(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wishes_among(annotations: Mapping[str, str]) -> Mapping[str, str]:
-    """Of a pod's annotations its wishes for CPUs, and no more of them than anyone needs: the rest is of any size,
-    and a sandbox keeps what it is told for as long as it lives."""
+    """The annotations of a pod that ask for CPUs, within bounds. The others may be of any size, and a sandbox is
+    kept in memory as long as it exists."""
     ours = [name for name in annotations if name.startswith(_OURS)][:_MOST_ANNOTATIONS]
     return {name: annotations[name][:_LONGEST_ANNOTATION] for name in ours}
 
@@ -58,16 +59,16 @@ class RuntimeContainer(msgspec.Struct, frozen=True, kw_only=True):
     """A container of a sandbox."""
 
     id: str = ""
-    """Nothing yet where the runtime is still to make it (CRI)."""
+    """Empty while the runtime has not created the container yet (CRI)."""
     sandbox_id: str
     name: str
     attempt: int = 0
     phase: ContainerPhase = ContainerPhase.UNKNOWN
     resources: RuntimeResources = RuntimeResources()
     devices: tuple[str, ...] = ()
-    """Paths of devices on the host, and names of CDI devices."""
+    """Host paths of devices, and names of CDI devices."""
     cgroup_path: str = ""
-    """As the runtime writes it, where it tells (NRI)."""
+    """The control group as the runtime writes it; empty where the runtime does not say (NRI does)."""
     pid: int = 0
 
     @property
@@ -79,7 +80,7 @@ class CpuPin(msgspec.Struct, frozen=True, kw_only=True):
     """The CPUs and memory nodes that a container is to have."""
 
     container_id: str = ""
-    """Nothing for the container that is just being made."""
+    """Empty for the container that is just being created."""
     cpus: CpuSet
     mems: tuple[int, ...] = ()
-    """Nothing: its memory is left alone."""
+    """Memory nodes; empty leaves its memory where it is."""

@@ -1,6 +1,6 @@
-"""Machines of any shape, made from a few numbers: what tests, benches and `colocate cpus plan --shape` work on.
+"""Made-up machines of any shape, from a few numbers: for tests, benches and `colocate cpus plan --shape`.
 
-A shape says how many sockets, NUMA nodes, CCXs, cores and threads there are, and what the machine does not tell.
+A shape says how many sockets, NUMA nodes, CCXs, cores and threads there are, and what the machine does not report.
 """
 
 import re
@@ -20,13 +20,14 @@ class ThreadOrder(StrEnum):
     """How threads are numbered."""
 
     FAR = "far"
-    """All first threads, then all second ones: as firmware numbers most servers."""
+    """All first threads, then all second ones: the numbering of most servers' firmware."""
     NEAR = "near"
-    """The threads of a core one after the other: as QEMU does."""
+    """The threads of a core one after the other: QEMU's numbering."""
 
 
 class CpuShape(msgspec.Struct, frozen=True, kw_only=True):
-    """A machine in numbers. CCXs of a node may differ: `ccx_cores` names the cores of each, of every node alike."""
+    """A machine in numbers. CCXs of a node may differ: `ccx_cores` has the number of cores of each; all nodes are
+    alike."""
 
     sockets: int = 1
     nodes_per_socket: int = 1
@@ -34,12 +35,12 @@ class CpuShape(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 2
     thread_order: ThreadOrder = ThreadOrder.FAR
     single_thread_cores: int = 0
-    """So many of the last cores of every CCX have one thread only: a hybrid machine."""
+    """How many of the last cores of every CCX have only one thread (a hybrid machine)."""
     stride: int = 1
-    """CPU numbers are multiples of it: sparse ids."""
+    """CPU numbers are multiples of this, which makes ids sparse."""
     tells_l3: bool = True
     tells_dies: bool = False
-    """Whether a NUMA node is told as a die."""
+    """Whether the machine reports each NUMA node as a die."""
     l3_per_socket: bool = False
     """One L3 over all NUMA nodes of a socket, as sub-NUMA clustering has it."""
     node_memory: Bytes | None = 64 * _GIB
@@ -48,7 +49,7 @@ class CpuShape(msgspec.Struct, frozen=True, kw_only=True):
     same_socket: int = 16
     other_socket: int = 28
     distances: tuple[tuple[int, ...], ...] = ()
-    """Row by row, where the two figures above do not say it."""
+    """The matrix of distances, row by row, where the two figures above are not enough."""
     offline: CpuSet = EMPTY
     isolated: CpuSet = EMPTY
 
@@ -109,7 +110,7 @@ def parse_shape(text: str) -> CpuShape:
     if not 0 < count <= LARGEST_CPU + 1:
         raise ValueError(f"{text} has {count} CPUs; a machine has 1 to {LARGEST_CPU + 1}")
     if sockets * nodes > 1024 or threads > 16:
-        raise ValueError(f"{text} has more than 1024 NUMA nodes or 16 threads per core; no machine has")
+        raise ValueError(f"{text} has more than 1024 NUMA nodes or 16 threads per core, which no machine has")
     return CpuShape(sockets=sockets, nodes_per_socket=nodes, ccx_cores=(cores,) * ccxs, threads=threads)
 
 

@@ -1,6 +1,6 @@
-"""The CPUs of a machine as the kernel tells them: which threads share a core, an L3, a NUMA node, a socket.
+"""The CPUs of a machine as the kernel reports them: which threads share a core, an L3, a NUMA node, a socket.
 
-Facts alone: an L3 that is wider than its NUMA node is told as it is, and what the machine does not tell is None.
+Facts only: an L3 wider than its NUMA node is kept as reported, and what the machine does not report is None.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -13,10 +13,10 @@ from colocate.model.memory import Bytes
 
 HERE = 10
 ELSEWHERE = 20
-"""Distances where the firmware tells none: to oneself, and to any other NUMA node."""
+"""Default distances where the firmware reports none: to the node itself, and to any other NUMA node."""
 
 FREE_CCXS = "colocate.dev/free-ccxs"
-"""The annotation of a node that tells schedulers which of its CCXs have room."""
+"""The node annotation that tells schedulers which CCXs have room."""
 
 _Id = TypeVar("_Id", bound=Hashable)
 
@@ -28,38 +28,38 @@ class LogicalCpu(msgspec.Struct, frozen=True, kw_only=True):
     core: int
     """The lowest CPU of its core: the kernel's own core_id is not unique in a machine."""
     l3: int | None
-    """The group of CPUs that share its L3 cache (a CCX); None where the machine tells of no L3."""
+    """The group of CPUs that share its L3 cache (a CCX); None where the machine reports no L3."""
     node: int
     die: int | None = None
     socket: int = 0
 
 
 class NumaNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A NUMA node that is online; one without CPUs is memory alone (CXL, persistent memory)."""
+    """A NUMA node that is online; a node without CPUs has only memory (CXL, persistent memory)."""
 
     id: int
     cpus: CpuSet
-    """Those of its CPUs that are online."""
+    """Its CPUs that are online."""
     memory: Bytes | None = None
     free: Bytes | None = None
-    """None where the machine does not tell."""
+    """Free memory; None where the machine does not report it."""
     distances: Mapping[int, int] = {}
-    """By the id of the other node, as the firmware says."""
+    """Distances by the id of the other node, as the firmware reports them."""
 
     def distance(self, other: int) -> int:
-        """As the firmware says, else far from all others."""
+        """The firmware's distance to another node; the default where it reports none."""
         return self.distances.get(other, HERE if other == self.id else ELSEWHERE)
 
 
 class ProcessorKind(msgspec.Struct, frozen=True, kw_only=True):
-    """What /proc/cpuinfo says of the processor; all that is needed to judge a virtual machine."""
+    """What /proc/cpuinfo says about the processor: enough to judge a virtual machine."""
 
     vendor: str = ""
     name: str = ""
     virtual: bool = False
-    """The processor says that a hypervisor is below it."""
+    """Whether the processor reports a hypervisor."""
     topoext: bool = False
-    """An AMD or Hygon processor tells its L3 groups."""
+    """Whether an AMD or Hygon processor reports its L3 groups."""
 
     @property
     def is_amd(self) -> bool:
@@ -74,12 +74,12 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[NumaNode, ...]
     offline: CpuSet = EMPTY
     isolated: CpuSet = EMPTY
-    """Kept from the kernel's load balancing at boot: for those that ask for them alone."""
+    """CPUs that the kernel excluded from load balancing at boot; only containers that ask for them get them."""
     kinds: Mapping[str, CpuSet] = {}
-    """Of a machine with cores of several kinds, the CPUs of each; empty where all are alike."""
+    """The CPUs of each kind of core; empty where all cores are alike."""
     processor: ProcessorKind | None = None
     doubts: tuple[str, ...] = ()
-    """What was found odd while reading, a sentence each."""
+    """Contradictions found while reading, one sentence each."""
 
     @property
     def online(self) -> CpuSet:
@@ -89,7 +89,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
         return self._by(lambda cpu: cpu.core)
 
     def l3s(self) -> dict[int, CpuSet]:
-        """Empty where the machine tells of none."""
+        """CPUs by L3 group; empty where the machine reports none."""
         groups = self._by(lambda cpu: -1 if cpu.l3 is None else cpu.l3)
         groups.pop(-1, None)
         return groups
@@ -98,7 +98,7 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
         return self._by(lambda cpu: cpu.socket)
 
     def dies(self) -> dict[tuple[int, int], CpuSet]:
-        """By socket and number; empty where the machine tells of none."""
+        """CPUs by socket and die number; empty where the machine reports none."""
         found = self._by(lambda cpu: (cpu.socket, -1 if cpu.die is None else cpu.die))
         return {key: cpus for key, cpus in found.items() if key[1] >= 0}
 
@@ -114,16 +114,16 @@ class CpuTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VirtualDomain(msgspec.Struct, frozen=True, kw_only=True):
-    """A virtual machine as its libvirt domain describes it: as much as decides what it sees of its host's CPUs.
-    None and empty where the domain does not say."""
+    """The parts of a libvirt domain that decide what the virtual machine sees of its host's CPUs; None or empty
+    where the domain does not say."""
 
     mode: str = ""
-    """Of the element cpu, such as host-passthrough."""
+    """The mode of the element cpu, such as host-passthrough."""
     cache: str = ""
-    """The mode of its cache, such as passthrough."""
+    """The mode of the element cache, such as passthrough."""
     required: frozenset[str] = frozenset()
     """CPU features that are required."""
     cores: int | None = None
     threads: int | None = None
     pins: Mapping[int, CpuSet] = {}
-    """By virtual CPU, the CPUs of the host that it may run on."""
+    """The host CPUs that each virtual CPU may run on, by the number of the virtual CPU."""

@@ -1,7 +1,7 @@
 """Sets of CPU numbers: the kernel's lists (`0-3,64-67`) and masks, read and written, and the algebra on them.
 
-Text is bounded before it is read, and a number is compared before it becomes a bit: `0-99999999999` is an error,
-never an allocation. Nothing here knows what a CPU is.
+The length of a text is checked before it is parsed, and a number before it becomes a bit: `0-99999999999` is an
+error, and allocates nothing. Nothing here knows what a CPU is.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 LARGEST_CPU = 16383
-"""The largest number that is read: twice what Linux can be built for."""
+"""The largest CPU number accepted: twice what Linux can be built for."""
 _LONGEST_TEXT = 1 << 17
 _LONGEST_SHOWN = 40
 _MASK_WORD = 32
@@ -34,13 +34,13 @@ class CpuSet:
         mask = 0
         for cpu in cpus:
             if not 0 <= cpu <= LARGEST_CPU:
-                raise ValueError(f"a CPU number lies between 0 and {LARGEST_CPU}, {cpu} does not")
+                raise ValueError(f"{cpu} is not a CPU number from 0 to {LARGEST_CPU}")
             mask |= 1 << cpu
         return cls(mask)
 
     @classmethod
     def parse(cls, text: str) -> "CpuSet":
-        """A list as the kernel writes it; empty text is the empty set, ValueError anything else."""
+        """Parse a list as the kernel writes it. Empty text is the empty set; ValueError for anything else."""
         _check_length(text)
         mask = 0
         for part in text.strip().split(",") if text.strip() else ():
@@ -54,7 +54,7 @@ class CpuSet:
 
     @classmethod
     def parse_mask(cls, text: str) -> "CpuSet":
-        """A mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first."""
+        """Parse a mask as the kernel writes it: words of 32 bits in hexadecimal, the highest first."""
         _check_length(text)
         words = text.strip().split(",")
         if len(words) > _MOST_WORDS:
@@ -78,15 +78,8 @@ class CpuSet:
             raise ValueError("an empty set of CPUs has no first one")
         return (self._mask & -self._mask).bit_length() - 1
 
-    @property
-    def mask_text(self) -> str:
-        """The mask as the kernel writes it."""
-        words = max(1, -(-self._mask.bit_length() // _MASK_WORD))
-        shifts = range((words - 1) * _MASK_WORD, -1, -_MASK_WORD)
-        return ",".join(f"{self._mask >> shift & 0xFFFFFFFF:08x}" for shift in shifts)
-
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError("a CpuSet does not change")
+        raise AttributeError("a CpuSet cannot be changed")
 
     def __reduce__(self) -> tuple[type["CpuSet"], tuple[int]]:
         return CpuSet, (self._mask,)
@@ -138,7 +131,7 @@ class CpuSet:
 
 @lru_cache(maxsize=256)
 def _list(mask: int) -> str:
-    """A node has few sets, and stores all of them with every decision."""
+    """The list as text. Cached: a node has few sets, and stores all of them with every decision."""
     return ",".join(str(start) if start == end else f"{start}-{end}" for start, end in _ranges(mask))
 
 

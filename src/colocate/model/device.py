@@ -10,23 +10,23 @@ class Health(StrEnum):
     """What the kubelet reads in a device's `health`."""
 
     HEALTHY = "Healthy"
-    """It may be given to new pods."""
+    """The kubelet may give it to new pods."""
     UNHEALTHY = "Unhealthy"
-    """It may not; pods that hold it keep it."""
+    """The kubelet gives it to no new pod; pods that hold it keep it."""
 
 
 class Device(msgspec.Struct, frozen=True):
     """One unit of a resource: an id, its health, and the NUMA nodes that it is near to."""
 
     id: str
-    """Unique within the resource; the kubelet knows nothing else of it."""
+    """Unique within the resource; the only thing by which the kubelet knows the device."""
     health: Health = Health.HEALTHY
     """Whether new pods may get it."""
     numa: tuple[int, ...] = ()
-    """NUMA nodes, for the kubelet's topology manager; none where it does not matter."""
+    """NUMA nodes, for the kubelet's topology manager; empty where it does not matter."""
 
     def unhealthy(self) -> "Device":
-        """The same device, not to be given to any new pod."""
+        """This device with health Unhealthy: no new pod gets it."""
         return Device(self.id, Health.UNHEALTHY, self.numa)
 
 
@@ -38,18 +38,18 @@ class Mount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="cam
     host_path: str
     """Where it is on the host."""
     read_only: bool = False
-    """Whether the container may not write there."""
+    """Whether the container may only read it."""
 
 
 class DeviceNode(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """A device node of the host that the container sees, at the same path unless another is named."""
+    """A device node of the host that the container sees, at `host_path` unless `container_path` is set."""
 
     host_path: str
-    """Such as `/dev/fan0`."""
+    """Its path on the host, such as `/dev/fan0`."""
     container_path: str = ""
-    """The same path where it is empty."""
+    """Where the container sees it; empty means `host_path`."""
     permissions: str = "rw"
-    """Of `r` read, `w` write and `m` make a node."""
+    """Any of `r` (read), `w` (write) and `m` (make a node)."""
 
 
 class Allocation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,10 +74,10 @@ def from_one_group(
     must_include: Sequence[str],
     size: int,
 ) -> list[str]:
-    """Which devices to take: those that must be, then from the group where the rest fits best.
+    """Choose devices: first those that must be included, then the rest from the group where it fits best.
 
     Groups of devices that must be included come first, then the group with the fewest free devices that still has
-    enough, then whatever is there, in the order of ids.
+    enough, then any other group, in the order of ids.
     """
     chosen = list(must_include)[:size]
     free = set(available) - set(chosen)
@@ -100,7 +100,7 @@ def from_one_group(
 
 
 def list_bytes(id_length: int, node: int | None, health: Health = Health.UNHEALTHY) -> int:
-    """Bytes of one device in the list that a kubelet is sent; `id_length` in bytes, `node` its NUMA node."""
+    """The bytes of one device in the list sent to a kubelet; `id_length` is in bytes, `node` is its NUMA node."""
     near = 0
     if node is not None:
         near = _field(_field(1 + _varint(node) if node else 0))

@@ -1,4 +1,4 @@
-"""Figures as people read them, for the sentences that every decision comes with."""
+"""Figures as people read them, for the sentences that explain decisions."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ _UNITS = (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10))
 
 
 def amount(value: Bytes) -> str:
-    """Such as `1.5 GiB`; at most two places, which is no promise of more."""
+    """An amount such as `1.5 GiB`, rounded to two places at most."""
     for unit, power in _UNITS:
         if abs(value) >= 1 << power:
             return f"{value / (1 << power):.2f}".rstrip("0").rstrip(".") + f" {unit}"

@@ -1,6 +1,6 @@
-"""Numbers and spans of time as Go programs have them: `5s`, `1m30s`, half away from zero.
+"""Durations and rounding as in Go: `5s`, `1m30s`, half away from zero.
 
-The policies of Go programs give the very same scores here.
+With them, policies written in Go give exactly the same scores here.
 """
 
 import re
@@ -10,7 +10,7 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 def seconds(text: str) -> float:
-    """A ValueError where Go would not read it."""
+    """The seconds of a Go duration; ValueError where Go would refuse it."""
     sign, parts = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("", text)
     total, end = 0.0, 0
     if parts == "0":
@@ -24,7 +24,7 @@ def seconds(text: str) -> float:
 
 
 def go_round(value: float) -> int:
-    """Half away from zero, as Go's math.Round; Python's own rounds half to even."""
+    """Round half away from zero, as Go's math.Round does; Python's round() rounds half to even."""
     size = abs(value)
     whole = int(size)
     rounded = whole + 1 if size - whole >= 0.5 else whole

@@ -1,14 +1,12 @@
-"""GPUs of one machine as facts: what a driver says of each, whoever asked it.
+"""GPUs of one machine as facts: what the driver reports about each.
 
 Nothing here assumes a device plugin: a DRA driver publishes the same inventory.
 """
 
-from collections.abc import Mapping
-
 import msgspec
 
 Mebibytes = int
-"""Memory of GPUs is counted in MiB: drivers and every dialect do."""
+"""GPU memory is counted in MiB, as drivers and every dialect do."""
 
 Cores = int
 """Hundredths of a GPU's computing time; a whole GPU has `CORES`."""
@@ -20,23 +18,23 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU."""
 
     uuid: str
-    """Its name for life, as NVML gives it: `GPU-…`."""
+    """Its permanent name from NVML: `GPU-…`."""
     index: int
-    """Its place on the machine at this boot. A replaced neighbour may change it."""
+    """Its number on the machine since this boot. Replacing another GPU may change it."""
     memory: Mebibytes
-    """All that it has."""
+    """All of its memory."""
     model: str = ""
     numa: int | None = None
-    """The NUMA node that it is near to; None where nobody says."""
+    """The NUMA node that it is near to; None where that is unknown."""
     mig: bool = False
-    """Whether it is in MIG mode: then it is not shared here."""
+    """Whether it is in MIG mode; such a GPU is not shared here."""
     healthy: bool = True
     trouble: str = ""
     """Why it is not healthy, in a sentence without a full stop; empty where it is."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether its memory is given out, now or when it is well again."""
+        """Whether its memory is given out, now or after it recovers."""
         return not self.mig
 
 
@@ -46,17 +44,13 @@ class GpuInventory(msgspec.Struct, frozen=True):
     gpus: tuple[Gpu, ...] = ()
 
     @property
-    def by_uuid(self) -> Mapping[str, Gpu]:
-        return {gpu.uuid: gpu for gpu in self.gpus}
-
-    @property
     def shared(self) -> tuple[Gpu, ...]:
-        """Those whose memory is given out: not the ones in MIG mode."""
+        """The GPUs whose memory is given out: all but those in MIG mode."""
         return tuple(gpu for gpu in self.gpus if gpu.is_shared)
 
     def get(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self.gpus if gpu.uuid == uuid), None)
 
     def at(self, index: int) -> Gpu | None:
-        """The GPU in that place."""
+        """The GPU with that index."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)

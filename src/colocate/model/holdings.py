@@ -1,8 +1,8 @@
-"""Which pod holds which devices: podresources knows names, the checkpoint uids, and both are joined here.
+"""Which pod holds which devices: joins podresources, which has names, and the checkpoint, which has uids.
 
-A name and a uid have in common what containers of one name hold under both. Nothing is judged: entries of the
-checkpoint that podresources does not list may be of pods that have ended, or of a kubelet that has just started. Who
-asks knows more of pods.
+A name and a uid share the devices that containers of one name hold in both records. Nothing is judged: entries of
+the checkpoint that podresources does not list may belong to pods that have ended, or to a kubelet that has just
+started. The caller knows more about pods.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proven(self) -> Mapping[str, str]:
-        """The name by the uid, where the kubelet's two records agree on it."""
+        """The pod's name by its uid, where the kubelet's two records agree; otherwise empty."""
         return {self.uid: self.key} if self.uid and self.key else {}
 
 
@@ -35,7 +35,7 @@ class Holdings(msgspec.Struct, frozen=True):
 
     pods: tuple[Holding, ...] = ()
     listed: bool = True
-    """Whether podresources answered: the kubelet's own word."""
+    """Whether podresources answered, which is the kubelet's own account."""
     silent: tuple[str, ...] = ()
     """A sentence for each source that did not answer."""
 
@@ -61,9 +61,9 @@ def in_common(listing: Iterable[ListedPod], entries: Iterable[Entry]) -> Mapping
 
 
 def claimants(listing: Iterable[ListedPod], entries: Iterable[Entry]) -> Mapping[str, Sequence[str]]:
-    """By name, the uids that may be its: those that hold most of its devices.
+    """By name, the uids that may belong to it: those that hold most of its devices.
 
-    The pod itself holds them all, another as many at best.
+    The pod's own uid holds all of them; another uid can at best hold as many.
     """
     claims: dict[str, Counter[str]] = defaultdict(Counter)
     for uid, counts in in_common(listing, entries).items():
@@ -75,7 +75,7 @@ def claimants(listing: Iterable[ListedPod], entries: Iterable[Entry]) -> Mapping
 def proven_names(listing: Iterable[ListedPod], entries: Iterable[Entry]) -> Mapping[str, str]:
     """The name by uid, where no other uid and no other name has anything in common with the two.
 
-    Where two claim the same, neither is given it: what is done to a pod hangs on this.
+    Where two claim the same, neither gets it, because actions on pods depend on this.
     """
     common = in_common(listing, entries)
     claims = Counter(key for counts in common.values() for key in counts)
@@ -85,7 +85,7 @@ def proven_names(listing: Iterable[ListedPod], entries: Iterable[Entry]) -> Mapp
 def holdings_of(
     listing: Sequence[ListedPod] | None, entries: Sequence[Entry] | None, resource: str
 ) -> tuple[Holding, ...]:
-    """One holding per pod: by name and uid where both are proven, by one of them where not.
+    """One holding per pod: with name and uid where both are proven, otherwise with one of them.
 
     A uid that no pod can have is left out; its ids are still held.
     """

@@ -66,7 +66,7 @@ def pointer(*steps: str | int) -> str:
 
 
 def parse_pointer(text: Json) -> list[str]:
-    """The steps of a pointer: what `pointer` does, undone in the opposite order."""
+    """The steps of a pointer: the inverse of `pointer`."""
     if not isinstance(text, str) or (text and not text.startswith("/")):
         raise PatchFailed(f"{text!r} is not a JSON pointer")
     return [step.replace("~1", "/").replace("~0", "~") for step in text.split("/")[1:]]
@@ -79,7 +79,7 @@ def get(document: Json, path: Sequence[str]) -> Json:
 
 
 def equal(one: Json, other: Json) -> bool:
-    """Whether two values are the same JSON: Python alone takes True for 1."""
+    """Whether two values are the same JSON. (In Python, True equals 1.)"""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -90,7 +90,7 @@ def equal(one: Json, other: Json) -> bool:
 
 
 def _get_or_none(document: Json, path: Sequence[str]) -> Json:
-    """What is tested: what is not there tests equal to null, as on a real server."""
+    """The value to test. A missing value equals null, as on a real server."""
     try:
         return get(document, path)
     except PatchFailed:

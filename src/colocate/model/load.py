@@ -1,7 +1,7 @@
-"""What is known of nodes and pods when a node's load is judged: room, samples, what pods ask. Facts only.
+"""Facts about nodes and pods from which a node's load is judged: room, samples, requests of pods.
 
 CPU is in millicores, memory in bytes, a sample in percent of the node's capacity, time in seconds since the
-epoch. A value that is not a number, endless or negative is refused here, so that no decision meets one.
+epoch. Values that are NaN, infinite or negative are refused here, so that no decision meets one.
 
 There are hundreds of thousands of these in a large cluster. None can be part of a cycle, so that the garbage
 collector need not look at them (`gc=False`).
@@ -13,17 +13,17 @@ from typing import Annotated
 import msgspec
 
 _GREATEST = 1e12
-"""Far beyond any real percentage or time, and far below what arithmetic would make infinite."""
+"""Far above any real percentage or time, and far below where arithmetic overflows."""
 _CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
-"""How the keys of taints begin that Kubernetes sets for as long as a node is cordoned, not ready, not set up yet."""
+"""Prefixes of the taints that Kubernetes sets while a node is cordoned, not ready or not set up yet."""
 
 
 Natural = Annotated[int, msgspec.Meta(ge=0)]
-"""What is read from elsewhere and is less than nothing is refused."""
+"""A number from outside; a negative one is refused."""
 
 
 class Amount(msgspec.Struct, frozen=True, gc=False):
-    """So much CPU and so much memory."""
+    """An amount of CPU and of memory."""
 
     cpu: Natural = 0
     memory: Natural = 0
@@ -53,7 +53,7 @@ class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
 
     @property
     def positive(self) -> bool:
-        """Whether more than nothing is stated."""
+        """Whether any stated number is above 0."""
         return bool(self.cpu or self.memory)
 
     @property
@@ -61,7 +61,7 @@ class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
         return Amount(self.cpu or 0, self.memory or 0)
 
     def over(self, amount: Amount) -> Amount:
-        """`amount`, with what is stated here in its place."""
+        """`amount`, with the stated numbers in place of its own."""
         return Amount(
             amount.cpu if self.cpu is None else self.cpu,
             amount.memory if self.memory is None else self.memory,
@@ -69,7 +69,7 @@ class PerResource(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=T
 
 
 class Aggregation(StrEnum):
-    """How the samples of a window are made into one."""
+    """How the samples of a window are combined into one."""
 
     AVERAGE = "avg"
     P50 = "p50"
@@ -90,7 +90,7 @@ class Aggregate(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What is measured of one resource of one node. More than 100 percent is possible, of CPU load for one."""
+    """The measured use of one resource of one node. It can exceed 100 percent, for example for CPU load."""
 
     percent: float
     time: float
@@ -101,7 +101,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         _refuse_what_is_no_measure(self.percent, self.time, self.deviation)
 
     def over(self, kind: Aggregation, window: float) -> float | None:
-        """The percent of that aggregation and window; of the longest window where none is named (0)."""
+        """The percentage for an aggregation and window; a window of 0 means the longest one."""
         of_kind = [aggregate for aggregate in self.aggregates if aggregate.kind is kind]
         if window:
             of_kind = [aggregate for aggregate in of_kind if aggregate.window == window]
@@ -122,7 +122,7 @@ class NodeLoad(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def time(self) -> float | None:
-        """When the older of the samples was taken, whether it still counts or not."""
+        """When the older sample was taken, whether or not it still counts."""
         times = [usage.time for usage in (self.cpu, self.memory) if usage is not None]
         return min(times, default=None)
 
@@ -131,25 +131,25 @@ NO_SAMPLES = NodeLoad()
 
 
 class UsageThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Percents of a node's room beyond which it takes no more pods. None or 0: no bound."""
+    """Percentages of a node's room above which it takes no more pods. None or 0: no bound."""
 
     usage: PerResource | None = None
     prod: PerResource | None = None
-    """For pods of the class prod, against what prod pods use."""
+    """Bounds for pods of the class prod, compared with what prod pods use."""
     aggregated: PerResource | None = None
-    """Against an aggregation instead of the last value."""
+    """Bounds compared with an aggregation instead of the last value."""
     aggregation: Aggregation | None = None
     window: float = 0.0
 
     @property
     def over_window(self) -> PerResource | None:
-        """The bounds of an aggregation, where one is named; they count instead of those of `usage`."""
+        """The bounds for an aggregation, where one is named; they replace those of `usage`."""
         bounds = self.aggregated
         return None if self.aggregation is None or bounds is None or bounds.empty else bounds
 
 
 class Taint(msgspec.Struct, frozen=True, gc=False, order=True):
-    """What a node says of pods that do not tolerate it."""
+    """A taint of a node."""
 
     key: str = ""
     effect: str = ""
@@ -161,19 +161,20 @@ class Access(msgspec.Struct, frozen=True, gc=False):
 
     cordoned: bool = False
     taints: tuple[Taint, ...] = ()
-    """Those that keep pods off, in one order everywhere; not those that only say "rather not"."""
+    """Taints that keep pods off, sorted; without PreferNoSchedule."""
 
     @property
     def pool(self) -> frozenset[tuple[str, str]]:
-        """What sets the node apart for good, by keys and values: nodes of one pool take the same pods, which mostly
-        tolerate a taint whatever its effects."""
+        """The permanent taints, as keys and values. Nodes of one pool take the same pods: most pods tolerate a
+        taint with any effect."""
         return frozenset(
             (taint.key, taint.value) for taint in self.taints if not taint.key.startswith(_CONDITIONS)
         )
 
     @property
     def closed(self) -> bool:
-        """Whether it takes none for now: somebody has cordoned it, or Kubernetes keeps pods off for its condition."""
+        """Whether it takes no pods for now: it is cordoned, or Kubernetes keeps pods off because of its
+        condition."""
         return self.cordoned or any(taint.key.startswith(_CONDITIONS) for taint in self.taints)
 
 
@@ -181,21 +182,21 @@ OPEN = Access()
 
 
 class NodeFacts(msgspec.Struct, frozen=True, gc=False):
-    """A node: its size, and whom it lets in."""
+    """A node: its size, and the pods that it lets in."""
 
     name: str
     capacity: Amount
     allocatable: Amount
     raw_allocatable: PerResource = PerResource()
-    """What was allocatable before someone multiplied it, where an annotation tells."""
+    """What was allocatable before it was multiplied, where an annotation says so."""
     thresholds: UsageThresholds | None = None
-    """Bounds of this node's own."""
+    """This node's own bounds."""
     access: Access = OPEN
     created: float | None = None
-    """When the cluster got it, by our own clock, where that is told."""
+    """When it joined the cluster, by our own clock; None where unknown."""
 
     def judged_like(self, other: "NodeFacts | None") -> bool:
-        """Whether the two differ in nothing but whom they let in, and since when they are there."""
+        """Whether the two differ only in their access and creation time."""
         return (
             other is not None
             and msgspec.structs.replace(self, access=other.access, created=other.created) == other
@@ -203,12 +204,12 @@ class NodeFacts(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def room(self) -> Amount:
-        """What pods can really have here."""
+        """What pods can really use here."""
         return self.raw_allocatable.over(self.allocatable)
 
 
 class PriorityClass(StrEnum):
-    """Koordinator's classes of pods; NONE is a pod that names none."""
+    """Koordinator's priority classes; NONE is a pod without one."""
 
     PROD = "koord-prod"
     MID = "koord-mid"
@@ -218,22 +219,22 @@ class PriorityClass(StrEnum):
 
 
 class ContainerAsk(msgspec.Struct, frozen=True, gc=False):
-    """What one container states; a pod of the classes batch or mid states it in resources of that name."""
+    """What one container requests; pods of the classes batch and mid use the resources of that name."""
 
     request: PerResource = PerResource()
     limit: PerResource = PerResource()
     sidecar: bool = False
-    """Of init containers: it goes on running next to the others."""
+    """Whether an init container keeps running beside the others."""
 
 
 class PodShape(msgspec.Struct, frozen=True, gc=False):
-    """All that a pod asks. Pods of one shape are judged alike."""
+    """All that a pod requests. Pods of one shape are judged alike."""
 
     containers: tuple[ContainerAsk, ...] = ()
     init: tuple[ContainerAsk, ...] = ()
     overhead: Amount = NOTHING
     scaling: PerResource = PerResource()
-    """Percents by which this pod's own annotation wants its use to be estimated."""
+    """Percentages from the pod's annotation by which its use is estimated."""
 
 
 class PodFacts(msgspec.Struct, frozen=True, gc=False):
@@ -241,14 +242,14 @@ class PodFacts(msgspec.Struct, frozen=True, gc=False):
 
     uid: str
     key: str
-    """namespace/name"""
+    """The pod's namespace/name."""
     shape: PodShape = PodShape()
     owner: str = ""
     """What made it, such as `default/ReplicaSet/nginx-7d9`: its pods behave alike."""
     priority_class: PriorityClass = PriorityClass.NONE
     daemon: bool = False
     by_class: PodShape | None = None
-    """What it asks in the resources of its class alone, where that is something else."""
+    """Its requests in the resources of its class only; None where that makes no difference."""
 
     @property
     def prod(self) -> bool:
@@ -264,9 +265,9 @@ class BoundPod(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodUsage(msgspec.Struct, frozen=True, gc=False):
-    """What one pod is measured to use."""
+    """The measured use of one pod."""
 
     amount: Amount
     time: float
     prod: bool = False
-    """Whether it counts as what prod pods use."""
+    """Whether it counts towards the use of prod pods."""

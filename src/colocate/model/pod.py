@@ -1,4 +1,4 @@
-"""Pods, as much of them as a kubelet reads and writes. Unknown fields of the API are passed over."""
+"""The parts of pods that a kubelet reads and writes. Unknown fields of the API are ignored."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -10,16 +10,16 @@ from colocate.model import quantity
 
 
 class Phase(StrEnum):
-    """How far a pod has come."""
+    """The phase of a pod."""
 
     PENDING = "Pending"
     """Not all of its containers have started."""
     RUNNING = "Running"
-    """They have."""
+    """All of its containers have started, and at least one runs."""
     SUCCEEDED = "Succeeded"
-    """All have ended well, and none starts again."""
+    """All containers have ended well, and none restarts."""
     FAILED = "Failed"
-    """One has not, or the kubelet has rejected the pod."""
+    """A container has failed, or the kubelet has rejected the pod."""
 
 
 class QosClass(StrEnum):
@@ -52,7 +52,7 @@ class Container(_Object, frozen=True):
     env_from: tuple[dict[str, Any], ...] = ()
     resources: Resources = Resources()
     restart_policy: str | None = None
-    """Only init containers have one; `Always` makes a sidecar of them."""
+    """Only init containers have one; `Always` makes it a sidecar."""
 
     @property
     def is_sidecar(self) -> bool:
@@ -140,7 +140,7 @@ class PodStatus(_Object, frozen=True):
 
 
 def qos_class(pod: Pod) -> QosClass:
-    """The class by which the kubelet nests a pod's cgroup: by CPU and memory alone."""
+    """The QoS class, which depends on CPU and memory only; the kubelet nests a pod's cgroup by it."""
     guaranteed, any_named = True, False
     for container in pod.containers:
         limits, requests = container.resources.limits, container.resources.requests
@@ -155,10 +155,10 @@ def qos_class(pod: Pod) -> QosClass:
 
 
 def peak(running: Iterable[int], init: Iterable[tuple[int, bool]] = ()) -> int:
-    """The most that a pod asks for of one resource at one time.
+    """The most of one resource that a pod requests at one time.
 
-    `init` are its init containers in order, each with whether it is a sidecar: those run one by one, a sidecar goes
-    on beside all that start after it.
+    `init` are its init containers in order, each with whether it is a sidecar. Init containers run one by one; a
+    sidecar keeps running beside all that start after it.
     """
     sidecars = highest = 0
     for amount, is_sidecar in init:

@@ -11,7 +11,7 @@ _PATTERN = re.compile(
     r"([+-]?(?:\d+(?:\.\d*)?|\.\d+))(?:([eE][+-]?\d{1,3})|([KMGTPE]i|[numkMGTPE]))?", re.ASCII
 )
 _LONGEST = 64
-"""Characters. Kubernetes writes none that is half as long; what is longer is neither read nor remembered."""
+"""Characters. Kubernetes writes fewer than half as many; a longer text is refused, and not cached."""
 _SUFFIXES = {
     **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate("mun", start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate("kMGTPE", start=1)},
@@ -20,7 +20,7 @@ _SUFFIXES = {
 
 
 def parse(text: str | int | float) -> Fraction:
-    """The value of a quantity; ValueError where it is none."""
+    """The value of a quantity; ValueError for any other text."""
     if isinstance(text, str) and len(text) > _LONGEST:
         raise ValueError(f"a text of {len(text)} characters is not a quantity such as 2, 1500m or 512Mi")
     match = _PATTERN.fullmatch(str(text))
@@ -48,11 +48,11 @@ def milli(text: str | int | float) -> int:
 Quantities = dict[str, str | int | float]
 
 MOST = 2**63 - 1
-"""Kubernetes counts no further: a quantity beyond it is taken for it."""
+"""The largest quantity in Kubernetes; larger ones are cut to it."""
 
 
 def stated(quantities: Quantities, prefix: str = "") -> PerResource:
-    """Those of resources whose names begin with `prefix`; what is no quantity is taken as not stated."""
+    """The quantities of the resources whose names begin with `prefix`; an invalid quantity counts as not stated."""
     cpu, memory = quantities.get(f"{prefix}cpu"), quantities.get(f"{prefix}memory")
     # Batch and mid CPU are counted in millicores; plain CPU is in cores.
     scale = 1 if prefix else 1000
@@ -69,7 +69,7 @@ def _value(text: str | int | float, scale: int) -> int | None:
 
 @lru_cache(maxsize=10_000)
 def _known_value(text: str | int | float, scale: int) -> int | None:
-    # Few different texts, in pods by the hundred thousand.
+    # Cached: hundreds of thousands of pods have few different texts.
     try:
         return min(MOST, max(0, math.ceil(parse(text) * scale)))
     except ValueError:

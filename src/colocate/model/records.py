@@ -1,6 +1,6 @@
-"""Other records of who holds which device, beside the kubelet's checkpoint: what each of them says.
+"""Records of which pod holds which device, other than the kubelet's checkpoint.
 
-Values alone: `devices.checkpoint.sources` asks for them.
+Values only: `devices.checkpoint.sources` collects them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ class ListedPod(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     containers: Mapping[str, Mapping[str, frozenset[str]]]
-    """By container, by resource: the ids that it holds. Init containers that have ended are not listed."""
+    """The ids held, by container and resource. Init containers that have ended are not listed."""
 
     @property
     def key(self) -> str:
@@ -25,14 +25,15 @@ class KnownPod(msgspec.Struct, frozen=True):
     """A pod of the node as the API knows it."""
 
     uid: str
-    """As the API server gave it."""
+    """The uid that the API server assigned."""
     namespace: str
     name: str
     phase: str = ""
     requests: Mapping[str, Mapping[str, int]] = {}
-    """By container that runs as long as the pod does, by extended resource: how many it asks for."""
+    """How many of each extended resource each container requests; containers that end before the pod are left
+    out."""
     mirrors: str = ""
-    """The uid of the static pod that it says to mirror. Anybody can write that: alone it proves nothing."""
+    """The uid of the static pod that it claims to mirror. Any user can write that, so alone it proves nothing."""
 
     @property
     def key(self) -> str:
@@ -51,13 +52,13 @@ class NodeCounts(msgspec.Struct, frozen=True):
 
 
 class Records(msgspec.Struct, frozen=True):
-    """What every source says; None where it did not answer."""
+    """What each source says; None where it did not answer."""
 
     listing: Sequence[ListedPod] | None = None
-    """podresources: who holds what."""
+    """From podresources: which pod holds what."""
     healthy: Mapping[str, frozenset[str]] | None = None
-    """podresources: the healthy devices of every resource, held or not."""
+    """From podresources: the healthy devices of every resource, held or not."""
     pods: Sequence[KnownPod] | None = None
-    """The API: the pods of this node."""
+    """From the API: the pods of this node."""
     node: NodeCounts | None = None
-    """The API: this node's status."""
+    """From the API: this node's status."""

@@ -37,7 +37,7 @@ def why_not_allowed(resource: str) -> str | None:
 def is_extended(resource: str) -> bool:
     """Whether a name found in a node's status is an extended resource, and not one of Kubernetes' own.
 
-    More is taken here than `why_not_allowed` allows: what is there must be seen, however it came to be there.
+    It accepts more names than `why_not_allowed`: a resource that is there must be seen, however it got there.
     """
     domain, slash, _ = resource.partition("/")
     native = domain == "kubernetes.io" or domain.endswith(".kubernetes.io")

@@ -1,7 +1,7 @@
-"""Draws replays as an SVG file: how many GPUs stay unallocated while more and more are asked for. No library needed.
+"""Draws GPU replays as SVG: how many GPUs stay unallocated as requests grow. Needs no plotting library.
 
-A line is the mean over the seeds, the band around it reaches from the least to the most. The names stand at the
-ends of the lines, so that nobody has to look them up.
+A line is the mean over the seeds, the band around it goes from the least to the most. Names are at the ends of the
+lines, so that no legend is needed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ _COLOURS: Mapping[PackingPolicy, str] = {
     PackingPolicy.BEST_FIT: "#009e73",
     PackingPolicy.SPREAD: "#8c8c8c",
 }
-"""Told apart by whoever sees red and green alike."""
+"""Colours that red-green colour-blind readers can tell apart."""
 _FROM = 0.9
-"""Of the GPUs, asked for: before this nearly every pod is placed by any policy, and the lines are one."""
+"""The share of requested GPUs at which the plot begins: below it every policy places nearly every pod."""
 _LABEL_GAP = 36
 
 
 def plot(curves: Sequence[GpuCurve], gpus: int) -> str:
-    """The picture of all these replays."""
+    """The SVG of these replays."""
     policies = list(dict.fromkeys(curve.policy for curve in curves))
     seeds = len({curve.seed for curve in curves})
     ends = {policy: _mean(curves, policy)[-1] for policy in policies}
@@ -48,7 +48,7 @@ _HEAD = f"""\
 
 
 class _Axes:
-    """From shares of the GPUs to places in the picture."""
+    """Converts shares of the GPUs to coordinates."""
 
     def __init__(self, highest: float, gpus: int) -> None:
         self.step = next(step for step in (0.01, 0.02, 0.05, 0.1, 0.2) if highest / step <= 8 or step == 0.2)
@@ -121,7 +121,7 @@ def _line(axes: _Axes, curves: Sequence[GpuCurve], policy: PackingPolicy, first:
 
 
 def _label_places(wanted: Mapping[PackingPolicy, float]) -> Mapping[PackingPolicy, float]:
-    """Where names stand, so that none covers another: each as near to its line as the one above lets it."""
+    """The heights of the names, each as near to its line as possible without overlap."""
     placed: dict[PackingPolicy, float] = {}
     above = float("-inf")
     for policy, y in sorted(wanted.items(), key=lambda item: item[1]):

@@ -1,8 +1,8 @@
 """Fills a cluster with pods by a packing policy, and counts the GPUs that stay unallocated.
 
-Arrivals are drawn with replacement from a list of pods until the GPUs that they ask for reach 130 % of what the
-cluster has; a pod that fits nowhere is dropped. A policy that looks ahead may know how often each kind of pod is in
-the list, never what comes next; `learned`, not even that: only the pods that have come so far.
+Arrivals are drawn with replacement from a list of pods until they request 130 % of the cluster's GPUs; a pod that
+fits nowhere is dropped. A policy that looks ahead may know how often each kind of pod is in the list, but not which
+comes next; `learned` knows only the pods that have arrived so far.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,16 +23,16 @@ from colocate.gpus.packing import (
 from colocate.replay.gpu_trace import WHOLE
 
 ASKED = 1.3
-"""What is asked for in all, of what there is."""
+"""The GPUs requested in all, as a share of the cluster's GPUs."""
 STEPS = 130
 """Points of a curve."""
 
 Progress = Callable[[float], None]
-"""Told how much of one replay is done, from 0 to 1."""
+"""Called with the share of one replay that is done, from 0 to 1."""
 
 
 class GpuReplay(msgspec.Struct, frozen=True):
-    """What became of one replay."""
+    """The result of one replay."""
 
     policy: PackingPolicy
     seed: int
@@ -43,7 +43,7 @@ class GpuReplay(msgspec.Struct, frozen=True):
 
 
 class GpuCurve(msgspec.Struct, frozen=True):
-    """The way there: the GPUs unallocated, each time another hundredth of the cluster's GPUs had been asked for."""
+    """The unallocated GPUs after each hundredth of the cluster's GPUs was requested."""
 
     policy: PackingPolicy
     seed: int
@@ -59,7 +59,7 @@ def replay(
     learned: bool = False,
     progress: Progress | None = None,
 ) -> tuple[GpuReplay, GpuCurve]:
-    """Replay once."""
+    """Run one replay of a policy with a seed."""
     fleet = Fleet(nodes)
     mix = LearnedMix()
     packer = Packer(fleet, policy, None if learned else mix_of(kinds_of(pods)))

@@ -1,4 +1,5 @@
-"""Lists of GPU nodes and pods as CSV files, plain or .gz: columns by name, as in Alibaba's cluster-trace-gpu-v2023.
+"""Reads lists of GPU nodes and pods from CSV files, plain or .gz, with the columns of Alibaba's
+cluster-trace-gpu-v2023.
 
 Nodes have cpu_milli, memory_mib, gpu and model; pods cpu_milli, memory_mib, num_gpu, gpu_milli (a thousand for a
 whole GPU) and, where there are constraints, gpu_spec: models joined by a bar.
@@ -17,21 +18,21 @@ from colocate.gpus.packing import GpuState, NodeState, PackRequest
 T = TypeVar("T")
 
 WHOLE = 1000
-"""What a whole GPU has, in the unit of these files."""
+"""A whole GPU, in the unit of these files."""
 _MOST_ROWS = 200_000
 _LONGEST_LINE = 1 << 16
 _MOST_GPUS = 64
 _LONGEST_SPEC = 512
 _MOST_MODELS = 16
-"""Of one row, as of a pod's annotation."""
+"""Models that one row may name, as in a pod's annotation."""
 _MOST_SPECS = 2000
-"""Different texts in one file. Rows are many and models few: each text is kept once."""
+"""Different gpu_spec texts in one file. There are many rows and few models, so each text is kept once."""
 _LONGEST_MODEL = 128
 _MOST = 10**12
 
 
 def read_nodes(path: Path) -> Sequence[NodeState]:
-    """The nodes of a file; a UserError names the line where one is none."""
+    """The nodes of a file; UserError names the line that cannot be read."""
     nodes = _read(path, ("cpu_milli", "memory_mib", "gpu"), _node)
     if not sum(len(node.gpus) for node in nodes):
         raise UserError(f"{path}: no node has a GPU; give a list of nodes with GPUs")
@@ -39,7 +40,7 @@ def read_nodes(path: Path) -> Sequence[NodeState]:
 
 
 def read_pods(path: Path) -> Sequence[PackRequest]:
-    """The pods of a file, likewise."""
+    """The pods of a file; UserError names the line that cannot be read."""
     specs = _Specs()
     columns = ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
     pods = _read(path, columns, lambda row, _: _pod(row, specs))
@@ -49,13 +50,13 @@ def read_pods(path: Path) -> Sequence[PackRequest]:
 
 
 class _Specs:
-    """The models of gpu_spec, each text taken apart once, however many rows have it."""
+    """The models of gpu_spec; each different text is split only once."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, ...]] = {}
 
     def of(self, row: Mapping[str, str]) -> tuple[str, ...]:
-        """Its models, in order; ValueError where it names more than any pod does."""
+        """The models of a row, in order; ValueError where it names too many."""
         text = row.get("gpu_spec") or ""
         known = self._known.get(text)
         if known is not None:
@@ -80,7 +81,7 @@ def _node(row: Mapping[str, str], number: int) -> NodeState:
         raise ValueError(f"model has {len(model)} characters; write at most {_LONGEST_MODEL}")
     gpu = GpuState(WHOLE, WHOLE, model=model)
     gpus = (gpu,) * _number(row, "gpu", _MOST_GPUS)
-    # Their names may repeat or be missing; rows do not.
+    # Node names may repeat or be missing; row numbers do not.
     return NodeState(name=f"{number}", cpu=cpu, memory=memory, free_cpu=cpu, free_memory=memory, gpus=gpus)
 
 
@@ -137,7 +138,7 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[Mapping[str, str]]:
 
 
 def _lines(file: TextIO, path: Path) -> Iterator[str]:
-    """Each line, of no more than any row has: a small .gz may be one line of gigabytes."""
+    """Each line, bounded in length: a small .gz may hold one line of gigabytes."""
     while line := file.readline(_LONGEST_LINE):
         if len(line) == _LONGEST_LINE:
             raise UserError(f"{path}: a line has more than {_LONGEST_LINE} characters; give one row a line")

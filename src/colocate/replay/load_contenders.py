@@ -1,6 +1,6 @@
-"""Who takes part in a replay: kube-scheduler alone, each policy and mix, taints, an oracle; and how each is written.
+"""The contenders of a replay (kube-scheduler alone, each policy and mix, taints, an oracle), and their syntax.
 
-`balanced`, or `balanced=3+oversell=1` for a mix; after it, with colons, how it is used: `load-aware:filter:points=1`.
+Write `balanced`, or `balanced=3+oversell=1` for a mix; options follow after colons: `load-aware:filter:points=1`.
 """
 
 from enum import StrEnum
@@ -11,7 +11,7 @@ from colocate.errors import UserError
 from colocate.load import LedgerSettings, LoadSettings, Mix, PolicyName, advised_weight, mix
 
 POINTS = advised_weight().weight * 10
-"""What one point of an extender's score adds by the weight that `kube-config` prints."""
+"""What one point of an extender's score adds, with the weight that `kube-config` prints."""
 _WINDOW = 300.0
 """Seconds over which samples are averaged."""
 _WITH_STATISTICS = {PolicyName.LOAD_VARIATION_RISK_BALANCING, PolicyName.LOW_RISK_OVERCOMMITMENT}
@@ -21,13 +21,13 @@ _HOW = "filter, nofilter, points=N, statistics, pods, nopods, noledger"
 class ContenderKind(StrEnum):
     STOCK = "stock"
     ORACLE = "oracle"
-    """Knows every pod's future, and places so that the least heat follows."""
+    """Knows every pod's future use, and places pods for the least heat."""
     TAINTS = "taints"
     EXTENDER = "extender"
 
 
 class Contender(msgspec.Struct, frozen=True):
-    """One that places all pods."""
+    """One way to place all pods."""
 
     name: str
     kind: ContenderKind
@@ -37,7 +37,7 @@ class Contender(msgspec.Struct, frozen=True):
     statistics: bool = False
     """Whether samples carry a percentile and a deviation."""
     pods: bool = True
-    """Whether the use of single pods is measured; `balanced` has it asked for."""
+    """Whether the use of single pods is measured, which `balanced` needs."""
     ledger: bool = True
 
 
@@ -49,13 +49,13 @@ DEFAULT = (
 
 
 def contenders(text: str, settings: LoadSettings | None = None) -> list[Contender]:
-    """Those that a text names, with commas; `settings` are what the policies have, where they are not the usual."""
+    """The contenders in a comma-separated text; `settings` replace the policies' defaults."""
     base = settings or LoadSettings()
     base = msgspec.structs.replace(base, ledger=_windowed(base.ledger))
     named = [_contender(word.strip(), base) for word in text.split(",")]
     names = [one.name for one in named]
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"--policy: {twice!r} is there twice; name each once")
+        raise UserError(f"--policy: {twice!r} is named twice; name each once")
     return named
 
 
@@ -102,6 +102,6 @@ def _with(made: Contender, how: str, word: str) -> Contender:
         case ["points", number] if number.isascii() and number.isdigit() and 0 < int(number) <= 10_000:
             return replace(made, points=int(number))
     raise UserError(
-        f"--policy: {how!r} in {word!r} is no way to use a policy; write any of {_HOW}, such as "
+        f"--policy: {how!r} in {word!r} is not an option of a policy; write any of {_HOW}, such as "
         f"'load-aware:filter:points=1'"
     )

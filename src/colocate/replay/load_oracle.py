@@ -1,4 +1,4 @@
-"""An oracle, who knows what every pod will use for all of its life: what is possible at best."""
+"""An oracle that knows the future use of every pod: the best that is possible."""
 
 import numpy as np
 
@@ -10,11 +10,11 @@ from colocate.replay.load_workload import ReplayPod
 _EVERY = 5
 """Minutes."""
 _NEAR = 0.75
-"""Of what is hot: from here on load costs more and more."""
+"""The share of the hot threshold from which load costs more and more."""
 
 
 def foreseen(used: Floats, size: Floats, pod: ReplayPod, nodes: Nodes) -> Floats:
-    """How little worse each node becomes: the growth of a convex cost of its load over the pod's life."""
+    """Scores of nodes: the lower the growth of a convex cost of load over the pod's life, the higher."""
     room = size[:, nodes]
     there = used[:, nodes, pod.begin : pod.end : _EVERY] / room[:, :, None]
     added = pod.use[:, None, ::_EVERY] / room[:, :, None]

@@ -1,4 +1,5 @@
-"""Node pressure over time, as an SVG: one panel per contender, all to the same scale, and their hot hours below."""
+"""Draws node pressure over time as SVG: one panel per contender, all to the same scale, and their hot hours
+below."""
 
 from collections.abc import Callable, Mapping, Sequence
 from xml.sax.saxutils import escape
@@ -11,14 +12,14 @@ _SUMS = 190
 _MOST = 120.0
 """Percent at the top of a panel."""
 _POINTS = 300
-"""Of a line: more are not seen."""
+"""Points of a line; more would not be visible."""
 _COLOURS = (
     "#6b7280", "#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#65a30d", "#92400e",
 )  # fmt: skip
 
 
 def plot(series: Mapping[str, PressureSeries], title: str) -> str:
-    """A picture that stands by itself."""
+    """A complete SVG document."""
     height = _TOP + len(series) * (_PANEL + _GAP) + _SUMS + 60
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
@@ -82,7 +83,7 @@ def _across(one: PressureSeries) -> list[float]:
 
 
 def _scale(most: float, top: float, height: float) -> Callable[[Sequence[float] | Floats], list[float]]:
-    """From values to heights on the page."""
+    """A function from values to heights in the picture."""
     return lambda values: [top + height * (1 - min(max(float(value) / most, 0), 1)) for value in values]
 
 

@@ -1,4 +1,4 @@
-"""How good a placement was for the cluster: how much of the time nodes were hot, and how far apart they were."""
+"""Measures a placement: how long nodes were hot, and how much their pressure differed."""
 
 from collections.abc import Sequence
 
@@ -10,49 +10,49 @@ from colocate.replay.load_trace import Floats
 from colocate.replay.load_workload import ReplayWorkload
 
 CPU_HOT, MEMORY_HOT = 80.0, 85.0
-"""Percents from which on a node is hot."""
+"""Percentages above which a node is hot."""
 _EVERY = 5
-"""Minutes that are averaged."""
+"""Minutes that are averaged into one value."""
 
 
 class PlacementQuality(msgspec.Struct, frozen=True):
-    """One policy with one seed. All but the last four in percent."""
+    """The quality of one policy with one seed. All but the last four fields are in percent."""
 
     policy: str
     seed: int
     hot: float
-    """Of the node-hours, those with CPU beyond 80 % or memory beyond 85 %."""
+    """The share of node-hours with CPU above 80 % or memory above 85 %."""
     cpu_hot: float
     memory_hot: float
     p95: float
-    """Of the pressure, which is the greater of CPU and memory, over all nodes and times."""
+    """The 95th percentile of the pressure, the greater of CPU and memory, over all nodes and times."""
     p99: float
     spread: float
-    """The standard deviation of the pressure over the nodes, in the mean of all times."""
+    """The standard deviation of the pressure over the nodes, averaged over time."""
     pod_time_hot: float
-    """Of the pods' hours, those on a hot node."""
+    """The share of pod-hours on a hot node."""
     episodes: int
     """How often a node became hot."""
     ratio_to_stock: float | None = None
-    """Of `hot`, against kube-scheduler alone with the same seed; None where that had none."""
+    """`hot` divided by that of kube-scheduler alone with the same seed; None where that was 0."""
     tie_break: int = 0
     crowded: int = 0
-    """Pods for whose requests no node had room."""
+    """Pods whose requests fitted on no node."""
 
 
 class PressureSeries(msgspec.Struct, frozen=True, eq=False):
-    """The pressure of nodes over time: how it is distributed over them, and how much of it was hot so far."""
+    """The pressure of nodes over time: its distribution over the nodes, and the hot node-hours so far."""
 
     hours: Floats
     median: Floats
     p95: Floats
     most: Floats
     hot_hours: Floats
-    """Node-hours, in all since the beginning."""
+    """Hot node-hours since the beginning."""
 
 
 def pressure(workload: ReplayWorkload, used: Floats) -> Floats:
-    """Percent by resource, node and five minutes, without the warm-up."""
+    """The use in percent, by resource, node and five minutes, without the warm-up."""
     percent = used[:, :, workload.warm_up :] / workload.size[:, :, None] * 100
     whole = percent.shape[2] // _EVERY * _EVERY
     means: Floats = percent[:, :, :whole].reshape(2, percent.shape[1], -1, _EVERY).mean(3)
@@ -106,7 +106,7 @@ def series(workload: ReplayWorkload, used: Floats) -> PressureSeries:
 def against_stock(
     rows: Sequence[PlacementQuality], stock: Sequence[PlacementQuality]
 ) -> list[PlacementQuality]:
-    """Each with its ratio to what kube-scheduler alone had with the same seed, in the mean of its tie-breaks."""
+    """Add the ratio to kube-scheduler alone with the same seed, averaged over its tie-breaks."""
     by_seed: dict[int, list[float]] = {}
     for row in stock:
         by_seed.setdefault(row.seed, []).append(row.hot)

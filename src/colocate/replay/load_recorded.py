@@ -1,8 +1,8 @@
-"""A workload of one's own cluster, from a recording: what would have been, with this policy instead of that one.
+"""Makes a workload from a recording of a cluster, to compare policies on it.
 
-Pods that were there at the beginning, and those of daemon sets, stay where they were; all others are placed once
-more, among nodes with the same taints as the one that they went to. What nobody measured of a pod is what is left of
-its node's use, shared out by what pods state. What a node uses besides its pods stays with the node.
+Pods that were there at the beginning, and those of daemon sets, stay on their nodes; all others are placed again,
+among nodes with the same taints as their own. Unmeasured pods share what is left of their node's use, in proportion
+to their requests. What a node uses besides its pods stays with the node.
 """
 
 import msgspec
@@ -18,9 +18,10 @@ from colocate.replay.load_workload import MIB, ReplayPod, ReplayWorkload
 _LEAST_MINUTES = 30
 _MOST_MINUTES = 60 * 24 * 60
 _MOST_CELLS = 1 << 27
-"""Minutes of all pods, and three times those of all nodes: each is eight bytes, and a run has a few more of it."""
+"""The most values: minutes of all pods, and three times the minutes of all nodes. Each has eight bytes, and a run
+copies them a few times."""
 _GREATEST = 1e12
-"""Millicores or MiB: no node has so many."""
+"""Millicores or MiB; more than any node has."""
 
 
 class _Track(msgspec.Struct, frozen=True, eq=False):
@@ -35,7 +36,7 @@ class _Track(msgspec.Struct, frozen=True, eq=False):
 
 
 def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -> ReplayWorkload:
-    """Minute by minute from the first snapshot to the last; `warm_up` minutes are not counted."""
+    """The workload, minute by minute, from the first snapshot to the last; `warm_up` minutes are not counted."""
     times = np.array(recording.times)
     minutes = int((times[-1] - times[0]) // 60) if len(times) > 1 else 0
     if minutes < _LEAST_MINUTES or not recording.nodes:
@@ -53,7 +54,7 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
     base = _node_use(recording, facts, seen)
     tracks = _tracks(recording, numbers, times, minutes)
     if not all(_is_sound(use) for use in (size, base, *(track.use for track in tracks))):
-        raise UserError(f"{source} is a broken recording: it has uses that nothing can have; record again")
+        raise UserError(f"{source} is a broken recording: it has impossible values; record again")
     tracked = _pods(recording, tracks, base, float(times[0]))
     pools = {node.access.pool: place for place, node in enumerate(facts)}
     among = [pools[node.access.pool] for node in facts]
@@ -78,7 +79,8 @@ def recorded_workload(recording: LoadRecording, source: str, warm_up: int = 0) -
 
 
 def _check_size(recording: LoadRecording, times: Floats, minutes: int, source: str) -> None:
-    """Two snapshots may be weeks apart: what a file becomes is more than what it holds."""
+    """UserError where the arrays would be too large: two snapshots may be weeks apart, so a small file can become
+    large."""
     ends = np.append(times, times[-1])
     of_pods = sum(ends[pod.last] - times[pod.first] + 60 for pod in recording.pods) / 60
     if of_pods + 3 * minutes * len(recording.nodes) > _MOST_CELLS:
@@ -89,7 +91,7 @@ def _check_size(recording: LoadRecording, times: Floats, minutes: int, source: s
 
 
 def _is_sound(use: Floats) -> bool:
-    # What is no number is neither.
+    # NaN compares as False.
     return bool(use.size == 0 or (use.min() >= 0 and use.max() <= _GREATEST))
 
 
@@ -98,7 +100,7 @@ def _open(facts: NodeFacts) -> NodeFacts:
 
 
 def _node_use(recording: LoadRecording, facts: list[NodeFacts], seen: NDArray[np.intp]) -> Floats:
-    """In millicores and MiB; where nothing was measured, nothing."""
+    """The use of nodes in millicores and MiB; 0 where it was not measured."""
     used = np.zeros((2, len(facts), len(seen)), np.float32)
     for number, node in enumerate(recording.nodes):
         capacity = facts[number].capacity
@@ -137,7 +139,7 @@ def _tracks(recording: LoadRecording, numbers: dict[str, int], times: Floats, mi
 
 
 def _filled(use: Floats) -> Floats:
-    """Where it was not measured, what was measured before, or first."""
+    """Fill gaps with the value before, or the first value."""
     filled = use.copy()
     for row in filled:
         measured = np.flatnonzero(row >= 0)
@@ -152,7 +154,7 @@ def _filled(use: Floats) -> Floats:
 def _pods(
     recording: LoadRecording, tracks: list[_Track], base: Floats, start: float
 ) -> list[tuple[ReplayPod, _Track]]:
-    """The pods; what they use is taken from `base`, which keeps what nodes use besides."""
+    """The pods. Their use is subtracted from `base`, which keeps what nodes use besides."""
     stated = np.zeros_like(base)
     for track in tracks:
         if track.known:

@@ -1,4 +1,5 @@
-"""A replay: every contender with every seed and tie-break, each against kube-scheduler alone with the same seed."""
+"""Runs a replay: every contender with every seed and tie-break, compared with kube-scheduler alone with the same
+seed."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,13 +13,13 @@ from colocate.replay.load_workload import ReplayWorkload
 
 WorkloadOf = Callable[[int], ReplayWorkload]
 Progress = Callable[[float, str], None]
-"""Told the share that is done, and of whom."""
+"""Called with the share that is done, and the contender that runs."""
 _TOLD_EVERY = 30
-"""Minutes of a run."""
+"""Minutes of a run between two calls of `Progress`."""
 
 
 class ReplayResult(msgspec.Struct, frozen=True, eq=False):
-    """The figures, and how the first seed went for each contender."""
+    """The figures, and the pressure of each contender with the first seed."""
 
     rows: list[PlacementQuality]
     series: dict[str, PressureSeries]
@@ -29,7 +30,7 @@ def replay(
     contenders: Sequence[Contender],
     seeds: Sequence[int],
     tie_breaks: int = 1,
-    progress: Progress = lambda done, whom: None,
+    progress: Progress = lambda done, contender: None,
 ) -> ReplayResult:
     everyone = list(contenders)
     asked_for_stock = any(one.kind is ContenderKind.STOCK for one in everyone)
@@ -54,16 +55,16 @@ def replay(
     return ReplayResult(rows, over_time)
 
 
-def _teller(progress: Progress, done: int, runs: int, whom: str, minutes: int) -> Callable[[int], None]:
+def _teller(progress: Progress, done: int, runs: int, contender: str, minutes: int) -> Callable[[int], None]:
     def tell(minute: int) -> None:
         if minute % _TOLD_EVERY == 0:
-            progress((done + minute / minutes) / runs, whom)
+            progress((done + minute / minutes) / runs, contender)
 
     return tell
 
 
 class PolicySummary(msgspec.Struct, frozen=True):
-    """One contender, all seeds and tie-breaks together. `lowest` and `highest` are ratios of single seeds."""
+    """One contender over all seeds and tie-breaks. `lowest` and `highest` are ratios of single seeds."""
 
     policy: str
     ratio: float | None
@@ -81,7 +82,8 @@ class PolicySummary(msgspec.Struct, frozen=True):
 
 
 def summaries(rows: Sequence[PlacementQuality]) -> list[PolicySummary]:
-    """The best first. The ratio is of all hot hours to all of stock's; a seed without heat has none."""
+    """Summaries, best first. The ratio is all hot hours divided by those of kube-scheduler alone; seeds without
+    heat have none."""
     by_policy: dict[str, list[PlacementQuality]] = {}
     for row in rows:
         by_policy.setdefault(row.policy, []).append(row)

@@ -1,8 +1,8 @@
-"""One run: a workload's pods placed one after the other, by one contender.
+"""One run: places a workload's pods one by one, by one contender.
 
-The load room is fed as the scheduler's process feeds it: every minute with samples that average the five before, with
-every binding and every end as it happens. It answers with scores, and with the nodes that its filter leaves;
-kube-scheduler's own scores are added, and the best node is taken, by chance where several are.
+`load` gets the same input as from the scheduler's process: every minute samples that average the last five minutes,
+and every binding and end as it happens. It answers with scores, and with the nodes that its filter leaves;
+kube-scheduler's own scores are added, and the best node is taken, at random among equals.
 """
 
 import heapq
@@ -23,23 +23,23 @@ from colocate.replay.load_workload import MIB, ReplayPod, ReplayWorkload
 _AVERAGE = 5
 """Minutes that a sample averages."""
 _PERCENTILE, _DEVIATION = 60, 15
-"""Minutes over which the percentile and the deviation are."""
+"""Minutes over which the percentile and the deviation are computed."""
 _TIE_BREAK = 1000
 _HEAT_PERIOD = 5.0
-"""Seconds from one look at the heat to the next."""
+"""Seconds between two updates of the heat."""
 
 
 class ReplayedLoad(msgspec.Struct, frozen=True, eq=False):
-    """What came of it."""
+    """The result of a run."""
 
     used: Floats
-    """By resource, node and minute, in millicores and MiB."""
+    """Use by resource, node and minute, in millicores and MiB."""
     pods: NDArray[np.int16]
-    """By node and minute, how many."""
+    """The number of pods, by node and minute."""
     placed: NDArray[np.intp]
-    """By pod, the number of its node."""
+    """The number of each pod's node, by pod."""
     crowded: int
-    """Pods for whose requests no node had room."""
+    """Pods whose requests fitted on no node."""
 
 
 class LoadRun:
@@ -58,7 +58,7 @@ class LoadRun:
         self._chance = np.random.default_rng(seed + 99 + _TIE_BREAK * tie_break)
         self._names = [node.name for node in workload.nodes]
         self._ending: list[tuple[int, int]] = []
-        """Heaps: the minute of its end, and the pod's number."""
+        """A heap of the minute of a pod's end, and the pod's number."""
         self._table = LoadTable(contender.settings)
         self._table.add_nodes(workload.nodes)
         self._judged = contender.kind in (ContenderKind.EXTENDER, ContenderKind.TAINTS)
@@ -69,7 +69,7 @@ class LoadRun:
         self._heated_at = float("-inf")
 
     def run(self, step: Callable[[int], None] = lambda minute: None) -> ReplayedLoad:
-        """`step` is told every minute that is over."""
+        """Place all pods; `step` is called after every minute."""
         pods = self._workload.pods
         first = 0
         for minute in range(self._workload.minutes):
@@ -82,7 +82,7 @@ class LoadRun:
         return ReplayedLoad(self._used, self._count, self._placed, self._stock.crowded)
 
     def _begin(self, minute: int) -> None:
-        """Pods whose time is over end, and new samples are there."""
+        """End the pods whose time is over, and take new samples."""
         while self._ending and self._ending[0][0] <= minute:
             _, number = heapq.heappop(self._ending)
             pod = self._workload.pods[number]
@@ -149,7 +149,7 @@ class LoadRun:
 
 
 class _NodeSamples:
-    """What is measured of every node, as averages of the minutes before."""
+    """The measured use of every node, averaged over the last minutes."""
 
     def __init__(self, workload: ReplayWorkload, used: Floats, *, statistics: bool) -> None:
         self._used = used
@@ -188,14 +188,14 @@ class _NodeSamples:
 
 
 class _PodSamples:
-    """What is measured of every pod, as averages of the minutes before, or of those that it has had."""
+    """The measured use of every pod, averaged over the last minutes of its life."""
 
     def __init__(self, workload: ReplayWorkload) -> None:
         pods = workload.pods
         lengths = np.array([pod.end - pod.begin for pod in pods], int)
         self._begin = np.array([pod.begin for pod in pods], int)
         self._offset = np.concatenate([[0], np.cumsum(lengths + 1)])[:-1].astype(int)
-        # Sums from the beginning of each pod's life on: the mean of any minutes is a difference.
+        # Cumulative sums over each pod's life: the mean of any minutes is then a difference.
         self._sums = np.zeros((2, int((lengths + 1).sum())))
         for pod, offset, length in zip(pods, self._offset, lengths, strict=True):
             np.cumsum(pod.use, axis=1, out=self._sums[:, offset + 1 : offset + 1 + length])

@@ -1,8 +1,8 @@
-"""kube-scheduler by itself: which nodes have room for a pod's requests, and what its own plugins say for each.
+"""kube-scheduler alone: which nodes have room for a pod's requests, and the scores of its own plugins.
 
 NodeResourcesFit (least allocated) and NodeResourcesBalancedAllocation at weight 1, PodTopologySpread at weight 2 over
-a pod's owner, as kube-scheduler has them when nothing is configured; the others say the same for every node here.
-TaintToleration counts where nodes carry taints.
+a pod's owner, as in kube-scheduler's default configuration; other plugins score all nodes alike here.
+TaintToleration counts where nodes have taints.
 """
 
 import math
@@ -20,7 +20,7 @@ Nodes = NDArray[np.intp]
 
 
 class StockScheduler:
-    """What is requested of every node, and which owner's pods are where."""
+    """Tracks the requests on every node, and which owner's pods are where."""
 
     def __init__(self, workload: ReplayWorkload) -> None:
         self._size = workload.size
@@ -28,7 +28,7 @@ class StockScheduler:
         self._requested: Floats = np.zeros_like(workload.size)
         self._pods = np.zeros((workload.owners, len(workload.nodes)), int)
         self.crowded = 0
-        """Pods for whose requests no node had room: they would have waited, and are placed all the same."""
+        """Pods whose requests fitted on no node. They would have waited; the replay still places them."""
 
     def place(self, pod: ReplayPod, node: int) -> None:
         self._requested[:, node] += pod.request
@@ -39,7 +39,7 @@ class StockScheduler:
         self._pods[pod.owner, node] -= 1
 
     def feasible(self, pod: ReplayPod) -> Nodes:
-        """The nodes with room; where there is none, the one that lacks least."""
+        """The nodes with room; where there is none, the node that lacks least."""
         after = self._requested + pod.request[:, None]
         ours = self._among == pod.among
         fits = np.flatnonzero((after <= self._size).all(0) & ours)
@@ -61,7 +61,7 @@ class StockScheduler:
 
 
 def taint_scores(levels: NDArray[np.int_]) -> Floats:
-    """What TaintToleration says for nodes with so many taints, with its weight."""
+    """The weighted scores of TaintToleration for nodes with these numbers of taints."""
     most = levels.max()
     if not most:
         return np.full(len(levels), 100.0 * _TAINTS)

@@ -1,6 +1,6 @@
-"""Traces of machines: what each used of CPU and memory, every five minutes for weeks. Read, mended, or made up.
+"""Traces of machines, CPU and memory use every five minutes for weeks: read, cleaned, or generated.
 
-The file is that of GWA-T-12 Bitbrains as numpy keeps arrays (.npz): `cpu_used_mhz` and `memory_used_mib` by machine
+The file holds GWA-T-12 Bitbrains as numpy arrays (.npz): `cpu_used_mhz` and `memory_used_mib` by machine
 and time, with NaN where nothing was measured; `cpu_capacity_mhz` and `memory_provisioned_mib` by machine.
 """
 
@@ -19,23 +19,23 @@ Floats = NDArray[np.floating]
 
 _ARRAYS = ("cpu_used_mhz", "memory_used_mib", "cpu_capacity_mhz", "memory_provisioned_mib")
 _MOST_VALUES = 1 << 26
-"""Of all arrays together, three times those of Bitbrains: what a file makes of itself must fit into the memory."""
+"""The most values in all arrays together, three times those of Bitbrains: the arrays must fit into memory."""
 _GREATEST = 1e12
-"""MHz or MiB: no machine has so many."""
+"""MHz or MiB; more than any machine has."""
 _MHZ = 2.6
-"""Per millicore: the machines that this scale is made for have 2.6 GHz."""
+"""MHz per millicore: Bitbrains' machines have 2.6 GHz."""
 _MOST = (2000.0, 4096.0)
-"""Millicores and MiB of one pod: machines that use more are scaled down as a whole."""
+"""The most millicores and MiB of one pod; machines that use more are scaled down as a whole."""
 _GAPS = 0.2
-"""The share of samples that may be missing."""
+"""The largest share of samples that may be missing."""
 _IDLE = (20.0, 200.0)
-"""Machines that use less than both, in the mean, are wholly idle and left out."""
+"""Millicores and MiB. Machines whose mean use is below both are idle, and left out."""
 DAY = 288
 """Samples."""
 
 
 class MachineTrace(msgspec.Struct, frozen=True):
-    """By machine: use over time and what was provisioned, in millicores and MiB."""
+    """Use over time and provisioned size by machine, in millicores and MiB."""
 
     cpu: Floats
     memory: Floats
@@ -52,12 +52,12 @@ class MachineTrace(msgspec.Struct, frozen=True):
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the file is a container of numpy's arrays; a recording is not."""
+    """Whether the file is an .npz file; a recording is not."""
     return zipfile.is_zipfile(path)
 
 
 def read_trace(path: Path) -> MachineTrace:
-    """A file's machines, mended: see `mended`."""
+    """The machines of a file, cleaned by `mended`."""
     try:
         _check_headers(path)
         with np.load(path, allow_pickle=False) as file:
@@ -70,14 +70,14 @@ def read_trace(path: Path) -> MachineTrace:
         raise UserError(f"{path} is not a trace: {error}; give a .npz file as docs/replay.md says") from None
     machines = (len(cpu),) if cpu.ndim == 2 else ()
     if not machines or cpu.shape != memory.shape or not cpu_size.shape == memory_size.shape == machines:
-        raise UserError(f"{path} is not a trace: its arrays have shapes that do not belong together")
+        raise UserError(f"{path} is not a trace: the shapes of its arrays do not match")
     if not all(_is_sound(values) for values in (cpu, memory, cpu_size, memory_size)):
-        raise UserError(f"{path} is not a trace: it has uses or sizes that no machine can have")
+        raise UserError(f"{path} is not a trace: it has impossible values")
     return mended(cpu / _MHZ, memory, cpu_size / _MHZ, memory_size, str(path))
 
 
 def _check_headers(path: Path) -> None:
-    """Look at what the arrays say of themselves before any is made: a few bytes may say that they are billions."""
+    """Check the headers of the arrays before any is loaded: a few bytes may claim billions of values."""
     values = 0
     with zipfile.ZipFile(path) as container:
         for name in _ARRAYS:
@@ -97,7 +97,7 @@ def _check_headers(path: Path) -> None:
 
 
 def _is_sound(values: Floats) -> bool:
-    """Gaps are."""
+    """Whether all values are gaps (NaN) or possible for a machine."""
     with np.errstate(invalid="ignore"):
         return not ((values < 0) | (values > _GREATEST)).any()
 
@@ -105,8 +105,8 @@ def _is_sound(values: Floats) -> bool:
 def mended(
     cpu: Floats, memory: Floats, cpu_size: Floats, memory_size: Floats, source: str = "the trace"
 ) -> MachineTrace:
-    """Without machines that were hardly measured, tiny or idle; gaps have the last value; none is as large as a
-    node."""
+    """The trace without machines that were hardly measured, tiny or idle; gaps filled with the last value; large
+    machines scaled down."""
     with np.errstate(invalid="ignore"):
         kept = (np.isnan(cpu).mean(1) < _GAPS) & (memory_size >= 512)
     cpu, memory, cpu_size, memory_size = cpu[kept], memory[kept].copy(), cpu_size[kept], memory_size[kept]
@@ -117,7 +117,7 @@ def mended(
     cpu, memory, cpu_size, memory_size = cpu[active], memory[active], cpu_size[active], memory_size[active]
     if len(cpu) < 2 or cpu.shape[1] < 2 * DAY or not cpu.any() or not memory.any():
         raise UserError(
-            f"{source} has {len(cpu)} machines that can be replayed, over {cpu.shape[1]} samples; it needs two "
+            f"{source} has {len(cpu)} usable machines, over {cpu.shape[1]} samples; it needs two "
             f"machines, two days, and some use of CPU and of memory"
         )
     for use, most in ((cpu, _MOST[0]), (memory, _MOST[1])):
@@ -128,7 +128,7 @@ def mended(
 
 
 def _fill(row: Floats) -> None:
-    """Give every gap the value before it, and one at the beginning the mean."""
+    """Fill every gap with the value before it, and a gap at the beginning with the mean."""
     gaps = np.isnan(row)
     if not gaps.any():
         return
@@ -140,8 +140,8 @@ def _fill(row: Floats) -> None:
 
 
 def generated_trace(seed: int = 0, machines: int = 120, days: int = 29) -> MachineTrace:
-    """Machines like those of a hosting centre, made up: most are small, some are busy by day, some in bursts that
-    last for hours, and what they use of memory drifts. For whoever has no trace at hand."""
+    """A generated trace like that of a hosting centre, for use without a real one: most machines are small, some
+    are busy by day, some in bursts of hours, and memory use drifts."""
     chance = np.random.default_rng(seed)
     times = np.arange(days * DAY)
     cpu = np.empty((machines, len(times)))
@@ -160,7 +160,7 @@ def generated_trace(seed: int = 0, machines: int = 120, days: int = 29) -> Machi
 
 
 def _bursts(chance: np.random.Generator, samples: int) -> Floats:
-    """1 while a machine has much to do: half an hour to six hours, once or twice a day."""
+    """1 while a machine is busy: half an hour to six hours, once or twice a day."""
     busy = np.zeros(samples)
     for _ in range(chance.poisson(1.2 * samples / DAY)):
         start = int(chance.integers(samples))

@@ -1,8 +1,8 @@
-"""What a replay has to place: nodes, and pods in the order of their arrival, with what each will use every minute.
+"""The input of a replay: nodes, and pods in the order of their arrival, with the use of each in every minute.
 
-A workload of a trace: every machine is an owner, at a shift of whole days; its pods are replicas, which differ by a
-factor and by some minutes. Half of the pods come alone and half in bursts, as a deployment's do; they live for hours;
-nodes are sized so that all of them together use, and request, so much of the cluster.
+In a workload from a trace, every machine is an owner, shifted by whole days; its pods are replicas that differ by a
+factor and some minutes. Half of the pods arrive alone and half in bursts, as from a deployment; they live for
+hours. Nodes are sized so that all pods together use and request the configured shares of the cluster.
 """
 
 import math
@@ -25,32 +25,32 @@ from colocate.replay.load_trace import DAY, Floats, MachineTrace
 
 MIB = 1 << 20
 START = 1_700_000_000.0
-"""Seconds since the epoch at which a trace's workload begins: any time would do."""
+"""When a trace's workload begins, in seconds since the epoch; an arbitrary time."""
 _PODS_PER_NODE = 30
 _SHORTEST, _LONGEST = 2.0, 24.0
-"""Hours that a pod lives, evenly in logarithms."""
+"""Hours that a pod lives, distributed evenly on a logarithmic scale."""
 _PER_SAMPLE = 5
 """Minutes."""
 
 
 class Requests(StrEnum):
-    """How much users know of what their pods will use."""
+    """How well users know the future use of their pods."""
 
     HALF = "half"
-    """Half of it, in logarithms: the geometric mean of what was provisioned and what is used."""
+    """They request the geometric mean of what was provisioned and what is used."""
     BLIND = "blind"
-    """Nothing: they request in proportion to what was provisioned."""
+    """They request in proportion to what was provisioned."""
 
 
 class WorkloadSettings(msgspec.Struct, frozen=True):
     nodes: int = 60
     hours: int = 48
     warm_up: int = 12
-    """Hours at the beginning that are placed and not counted."""
+    """Hours at the beginning whose pods are placed and not counted."""
     use: float = 0.50
-    """Of the cluster, in the mean."""
+    """The mean use of the cluster, as a share of its size."""
     requested: float = 0.75
-    """The same."""
+    """The mean requests of the cluster, as a share of its size."""
     requests: Requests = Requests.HALF
 
 
@@ -66,32 +66,32 @@ class ReplayPod(msgspec.Struct, frozen=True, eq=False):
     """CPU and memory, in millicores and MiB, for every minute from `begin` to `end`."""
     request: Floats
     node: int | None = None
-    """Where it is, if no scheduler has a say in that."""
+    """Its fixed node, if it is not scheduled."""
     among: int = 0
-    """Which nodes take it: those of this number."""
+    """The group of nodes that take it, by the numbers in `ReplayWorkload.among`."""
 
 
 class ReplayWorkload(msgspec.Struct, frozen=True, eq=False):
-    """All that a run places, and on what."""
+    """The pods to place, and the nodes."""
 
     nodes: Sequence[NodeFacts]
     size: Floats
-    """Of CPU and memory, by node, in millicores and MiB."""
+    """CPU and memory by node, in millicores and MiB."""
     pods: Sequence[ReplayPod]
     owners: int
     minutes: int
     warm_up: int
     """Minutes."""
     base: Floats | None = None
-    """What nodes use besides their pods: by resource, node and minute."""
+    """What nodes use besides their pods, by resource, node and minute."""
     among: Sequence[int] = ()
-    """By node, the number of the nodes that take the same pods; all of them the same where it is empty."""
+    """The group of each node: nodes of one group take the same pods. Empty means one group for all."""
     start: float = START
     settings: LoadSettings | None = None
-    """By which the cluster was scheduled, where it was recorded."""
+    """The settings with which a recorded cluster was scheduled; None for a trace."""
 
     def requested(self) -> float:
-        """Of the cluster, at the worst minute that counts."""
+        """The requested share of the cluster in the highest counted minute."""
         total = np.zeros((2, self.minutes))
         for pod in self.pods:
             total[:, pod.begin : pod.end] += pod.request[:, None]
@@ -105,7 +105,7 @@ class _Arrival(msgspec.Struct, frozen=True, order=True):
 
 
 def workload_of(trace: MachineTrace, seed: int, settings: WorkloadSettings) -> ReplayWorkload:
-    """The same seed makes the same workload."""
+    """The workload for a trace and a seed; equal seeds make equal workloads."""
     chance = np.random.default_rng(seed)
     shift = chance.integers(0, 28, trace.machines) * DAY
     cpu_request, memory_request = _wishes(trace, settings.requests)
@@ -165,7 +165,7 @@ def _wishes(trace: MachineTrace, requests: Requests) -> tuple[Floats, Floats]:
 
 
 def _arrivals(chance: np.random.Generator, machines: int, settings: WorkloadSettings) -> list[_Arrival]:
-    """Those that are there at first come within the first hour, with part of their lives behind them."""
+    """The arrivals. Pods of the initial state arrive within the first hour, with a part of their lives over."""
     arrivals: list[_Arrival] = []
     live = settings.nodes * _PODS_PER_NODE
     mean_life = (_LONGEST - _SHORTEST) / math.log(_LONGEST / _SHORTEST)

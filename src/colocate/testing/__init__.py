@@ -9,8 +9,8 @@
             pod = await node.run_pod({"example.com/fan": 1})
             assert node.env(pod)["FANS"] == "fan-0"
 
-With pytest the same is there as the fixtures `embedded_kubelet` (pytest-asyncio, or anyio on asyncio) and
-`blocking_kubelet` (tests without async).
+For pytest there are the fixtures `embedded_kubelet` (pytest-asyncio, or anyio on asyncio) and `blocking_kubelet`
+(tests without async).
 """
 
 from colocate.clock import ManualClock

@@ -1,4 +1,4 @@
-"""A node under test for tests without async: the same calls, each of which returns when it is done.
+"""A node under test for tests without async: the calls of `TestNode`, each of which returns when it is done.
 
 The kubelet and the plugins run in an event loop of their own, in a thread beside the test.
 """
@@ -19,22 +19,22 @@ Answer = TypeVar("Answer")
 
 
 class BlockingNode:
-    """What a test does to a node, call by call; `TestNode` says more of each of them."""
+    """The calls by which a test acts on a node; `TestNode` explains each in more detail."""
 
     node: TestNode
-    """The node, for what has no call here: `node.call(node.node.kubelet.stop())`."""
+    """The node, for everything that has no call here: `node.call(node.node.kubelet.stop())`."""
 
     def __init__(self, node: TestNode, loop: asyncio.AbstractEventLoop) -> None:
         self.node = node
         self._loop = loop
 
     def call(self, work: Coroutine[Any, Any, Answer]) -> Answer:
-        """Do anything else of the node's: `node.call(node.node.kubelet.stop())`."""
+        """Run any coroutine of the node: `node.call(node.node.kubelet.stop())`."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     @property
     def faults(self) -> KubeletFaults:
-        """What is wrong with the kubelet; a test sets it."""
+        """The kubelet's faults, which a test switches on and off."""
         return self.node.faults
 
     def serve(self, *plugins: DevicePlugin, **settings: Any) -> Plugins:
@@ -46,11 +46,11 @@ class BlockingNode:
         self.call(self.node.stop(group))
 
     def kill(self, group: Plugins) -> None:
-        """Take plugins away in the midst of whatever they do."""
+        """Kill plugins, whatever they are doing."""
         self.call(self.node.kill(group))
 
     def restart(self) -> None:
-        """Restart the kubelet; pods go on."""
+        """Restart the kubelet; pods keep running."""
         self.call(self.node.kubelet.restart())
 
     def advance(self, seconds: float) -> None:
@@ -58,7 +58,7 @@ class BlockingNode:
         self.call(self.node.clock.advance(seconds))
 
     def devices(self, resource: str, healthy: int, *, timeout: float | None = None) -> None:
-        """Wait until the kubelet has so many healthy devices of a resource."""
+        """Wait until the kubelet has `healthy` healthy devices of a resource."""
         self.call(self.node.devices(resource, healthy, timeout=timeout))
 
     def run_pod(self, resources: Mapping[str, int], **options: Any) -> PodRecord:
@@ -66,7 +66,7 @@ class BlockingNode:
         return self.call(self.node.run_pod(resources, **options))
 
     def until_phase(self, record: PodRecord, phase: Phase, *, timeout: float | None = None) -> None:
-        """Wait until a pod has come to a phase."""
+        """Wait until a pod has reached a phase."""
         self.call(self.node.until_phase(record, phase, timeout=timeout))
 
     def delete_pod(self, record: PodRecord) -> None:

@@ -1,4 +1,5 @@
-"""One node under test: an embedded kubelet, plugins served in the background, pods, time that is moved."""
+"""One node under test: an embedded kubelet, plugins served in the background, pods, and a clock that the test
+moves."""
 
 import asyncio
 import gc
@@ -22,24 +23,25 @@ from colocate.lab.pod_worker import PodRecord
 from colocate.model.pod import Phase, Pod
 
 PATIENCE = float(os.environ.get("COLOCATE_TEST_PATIENCE", "10"))
-"""How many real seconds a test waits for something, unless it says; time of the node's own clock does not count."""
+"""Real seconds that a test waits by default; time on the node's own clock does not count."""
 _SHOWN_IDS = 8
 
 
 class TestNode:
-    """What a test does to a node.
+    """The calls by which a test acts on a node.
 
-    Waits end at once where what they wait for cannot come any more, and say what was seen.
+    A wait ends as soon as its condition can no longer be met, and says what was seen.
     """
 
     kubelet: EmbeddedKubelet
-    """The kubelet: `restart()`, `stop()`, `start()`, `until(condition)`; `panics` is what would have crashed it."""
+    """The kubelet: `restart()`, `stop()`, `start()`, `until(condition)`; `panics` lists what would have crashed a
+    real one."""
     clock: ManualClock
-    """The time of the kubelet, and of plugins that go by `self.clock`: `await node.clock.advance(300)`."""
+    """The clock of the kubelet, and of plugins that use `self.clock`: `await node.clock.advance(300)`."""
     patience: float
-    """Real seconds that a wait may take, unless it says."""
+    """Real seconds that a wait may take by default."""
 
-    __test__ = False  # The name is for people; pytest need not collect it.
+    __test__ = False  # It begins with Test, but pytest must not collect it.
 
     def __init__(self, kubelet: EmbeddedKubelet, clock: ManualClock, patience: float = PATIENCE) -> None:
         self.kubelet = kubelet
@@ -50,7 +52,7 @@ class TestNode:
 
     @property
     def paths(self) -> KubeletPaths:
-        """Where the kubelet has its sockets and its checkpoint."""
+        """The kubelet's sockets and its checkpoint."""
         return self.kubelet.paths
 
     async def serve(self, *plugins: DevicePlugin, clock: Clock | None = None, **settings: Any) -> Plugins:
@@ -70,18 +72,18 @@ class TestNode:
         await stopped
 
     async def kill(self, group: Plugins) -> None:
-        """Take plugins away in the midst of whatever they do."""
+        """Kill plugins, whatever they are doing."""
         task = self._served.pop(group)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     @property
     def faults(self) -> KubeletFaults:
-        """What is wrong with the kubelet; a test sets it."""
+        """The kubelet's faults, which a test switches on and off."""
         return self.kubelet.faults
 
     async def devices(self, resource: str, healthy: int, *, timeout: float | None = None) -> None:
-        """Wait until the kubelet has so many healthy devices of a resource; AssertionError with what it has."""
+        """Wait until the kubelet has `healthy` healthy devices of a resource; AssertionError says what it has."""
         seconds = self.patience if timeout is None else timeout
         devices = self.kubelet.devices
         try:
@@ -110,7 +112,7 @@ class TestNode:
         timeout: float | None = None,
         **spec: Any,
     ) -> PodRecord:
-        """Put a pod with one container on the node and wait until it has come to a phase.
+        """Put a pod with one container on the node and wait until it has reached a phase.
 
         AssertionError with the kubelet's reason as soon as it rejects the pod, unless `phase` is Failed.
         """
@@ -126,7 +128,7 @@ class TestNode:
         return record
 
     async def until_phase(self, record: PodRecord, phase: Phase, *, timeout: float | None = None) -> None:
-        """Wait until a pod has come to a phase; AssertionError as soon as it has ended in another."""
+        """Wait until a pod has reached a phase; AssertionError as soon as it has ended in another."""
         seconds = self.patience if timeout is None else timeout
         try:
             await self.kubelet.until(lambda: record.status.phase == phase or record.finished, seconds=seconds)
@@ -151,7 +153,7 @@ class TestNode:
     def allocation(self, record: PodRecord, container: str = "main") -> Allocation:
         """All that plugins have injected into a container: variables, device nodes, mounts, annotations, CDI names.
 
-        A device node without a `container_path` of its own has its `host_path` there, as a runtime is told it.
+        A device node without a `container_path` gets its `host_path` there, as in the message to a runtime.
         """
         spec = next(c for c in record.pod.containers if c.name == container)
         return self.kubelet.devices.allocation(record.pod, spec)
@@ -162,14 +164,14 @@ class TestNode:
         return {id for held in table.held.values() if held.pod_uid == record.pod.uid for id in held.ids}
 
     async def close(self) -> None:
-        """End plugins and kubelet; `embedded_kubelet` does."""
+        """Stop the plugins and the kubelet; `embedded_kubelet` calls this."""
         for group in list(self._served):
             await self.kill(group)
         await self.kubelet.close()
 
 
 def _told(record: PodRecord) -> str:
-    """A pod's phase, and why it is in it, in the words of the kubelet."""
+    """A pod's phase, and the kubelet's reason for it."""
     status = record.status
     waiting = next((each.state.waiting for each in status.container_statuses if each.state.waiting), None)
     reason = status.reason or (waiting.reason if waiting else "")
@@ -187,7 +189,7 @@ async def embedded_kubelet(
     **options: Any,
 ) -> AsyncIterator[TestNode]:
     """A running embedded kubelet in a folder of its own; `options` as in lab.EmbeddedKubelet."""
-    # Not below pytest's tmp_path, whose length may pass what a unix socket's path allows.
+    # Not below pytest's tmp_path, which may be too long for the path of a unix socket.
     root = folder or Path(tempfile.mkdtemp(prefix="colocate-"))
     clock = options.pop("clock", None) or ManualClock()
     kubelet = EmbeddedKubelet(
@@ -201,6 +203,6 @@ async def embedded_kubelet(
         await node.close()
         if folder is None:
             shutil.rmtree(root, ignore_errors=True)
-        # gRPC's asyncio side shuts down when its last object is collected. Here, where the event loop runs, that
-        # is harmless; in some later frame it can wait for its own poller for ever.
+        # gRPC's asyncio side shuts down when its last object is collected. That is harmless here, while the event
+        # loop runs; later it can wait for its own poller forever.
         gc.collect()

@@ -1,1 +1,2 @@
-"""Foreign protocols, nothing more: .proto files and code generated from them, gRPC over unix sockets, extenders."""
+"""Foreign protocols only: .proto files, code generated from them, gRPC over unix sockets, kube-scheduler's
+extender."""

@@ -1,7 +1,7 @@
-"""Counts what a question holds while it comes: one that holds more than any has reason to is refused before its end.
+"""Counts the values of a request body while it arrives, and refuses one with too many before its end.
 
-Bytes are counted and nothing is made of them. What stands in texts is counted, too, which costs less than to tell it
-apart; there are not more values than this in any case.
+It counts bytes and decodes nothing. Marks inside strings are counted too, which is cheaper than telling them apart;
+the count is an upper bound of the values.
 """
 
 from collections.abc import Iterable
@@ -12,20 +12,20 @@ from colocate.errors import ColocateError
 
 
 class TooMany(ColocateError):
-    """A question is about more nodes than there can be, or holds more than any has reason to."""
+    """A question names more nodes than a cluster can have, or holds more values than any real one."""
 
 
 class Bound(msgspec.Struct, frozen=True):
-    """So many of something at most."""
+    """The most that a body may hold of one thing."""
 
     most: int
     what: str
     marks: tuple[bytes, ...]
-    """Each that is found counts as one."""
+    """The byte strings to count; each occurrence counts as one."""
 
 
 class BodyMeter:
-    """Of one body, part by part. Nothing is counted while it is small: it cannot hold enough."""
+    """Counts one body, part by part. A body of up to `small` bytes is not counted: it cannot hold too much."""
 
     def __init__(self, small: int, bounds: Iterable[Bound]) -> None:
         self._small = small
@@ -35,7 +35,7 @@ class BodyMeter:
         self._uncounted: list[bytes] = []
 
     def add(self, part: bytes) -> None:
-        """The next part of it has come; TooMany where that is one too many."""
+        """Count the next part; TooMany where it exceeds a bound."""
         self._length += len(part)
         self._uncounted.append(part)
         if self._length <= self._small:
@@ -51,16 +51,16 @@ _VALUES = (b",", b"[", b"{")
 
 
 def question_meter() -> BodyMeter:
-    """Of a filter or prioritize call. 64 MiB of real nodes have 1.1 million objects and 3.5 million values; 8 MiB of
-    anything are read in less than a second."""
+    """The meter of a filter or prioritize call. 64 MiB of real nodes have 1.1 million objects and 3.5 million
+    values; any 8 MiB are read in less than a second."""
     return BodyMeter(8 << 20, (Bound(1_200_000, "objects", (b"{",)), Bound(6_000_000, "values", _VALUES)))
 
 
 def preemption_meter() -> BodyMeter:
-    """Of a preempt call: whole pods of 500 nodes, or names of many more."""
+    """The meter of a preempt call: whole pods of 500 nodes, or names of many more."""
     return BodyMeter(16 << 10, (Bound(600_000, "values", _VALUES),))
 
 
 def binding_meter() -> BodyMeter:
-    """Of a bind call, which has four names."""
+    """The meter of a bind call, which has four names."""
     return BodyMeter(16 << 10, (Bound(0, "values", _VALUES),))

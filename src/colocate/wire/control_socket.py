@@ -1,7 +1,7 @@
 """The agent's control socket: how commands on the same machine reach a running agent.
 
-Only the agent's own user may connect. A feature brings its own methods and messages (see `mock.control`);
-this module knows none of them, only how they are served, asked, and refused.
+Only the agent's own user may connect. Each feature defines its own methods and messages (see
+`devices.mock.control`); this module only serves, calls and refuses them.
 """
 
 import errno
@@ -29,7 +29,7 @@ _TIMEOUT = 10.0
 
 
 def answering(answer: Callable[[Request], Response]) -> Callable[[Request], Awaitable[Response]]:
-    """A handler whose UserError becomes the caller's UserError."""
+    """A handler whose UserError becomes the caller's UserError, for an answer that is there at once."""
 
     async def later(request: Request) -> Response:
         return answer(request)
@@ -40,7 +40,7 @@ def answering(answer: Callable[[Request], Response]) -> Callable[[Request], Awai
 def answering_later(
     answer: Callable[[Request], Awaitable[Response]],
 ) -> Callable[[Request], Awaitable[Response]]:
-    """The same for an answer that takes time."""
+    """A handler whose UserError becomes the caller's UserError, for an answer that takes time."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -52,7 +52,7 @@ def answering_later(
 
 
 class ControlPeer(msgspec.Struct, frozen=True):
-    """Who is expected behind a control socket, in the words of its errors."""
+    """The process expected behind a control socket, in the words of error messages."""
 
     what: str = "agent"
     start: str = "'colocate agent --config FILE'"
@@ -68,7 +68,7 @@ async def serving(socket: Path, *services: Service, peer: ControlPeer = AGENT) -
     """Serve on the control socket for as long as the body runs."""
     _make_room(socket, peer)
     reached("control.serve")
-    # No moment in which another user could connect: the socket is born with mode 0600.
+    # The socket is created with mode 0600, so that no other user can ever connect.
     mask = os.umask(0o177)
     try:
         server = await rpc.serve(socket, *services)
@@ -89,7 +89,7 @@ async def serving(socket: Path, *services: Service, peer: ControlPeer = AGENT) -
 
 
 def _make_room(socket: Path, peer: ControlPeer) -> None:
-    """Make the folder, and remove what a killed process left behind."""
+    """Make the folder, and remove the socket of a killed process."""
     try:
         socket.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not os.access(socket.parent, os.W_OK | os.X_OK):
@@ -118,7 +118,7 @@ def _make_room(socket: Path, peer: ControlPeer) -> None:
 async def ask(
     socket: Path, method: Method[Request, Response], request: Request, peer: ControlPeer = AGENT
 ) -> Response:
-    """Call a running agent. A UserError where there is none, or where it refuses."""
+    """Call a running agent. UserError where there is none, or where it refuses."""
     if len(os.fsencode(socket)) > rpc.MAX_SOCKET_PATH:
         raise UserError(
             f"{socket}: the path is too long for a unix socket, which takes {rpc.MAX_SOCKET_PATH} bytes; give the "
@@ -132,7 +132,7 @@ async def ask(
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             raise UserError(details) from error
         if code is grpc.StatusCode.UNAVAILABLE:
-            raise UserError(_why_nobody_answers(socket, peer)) from error
+            raise UserError(_why_no_answer(socket, peer)) from error
         if code is grpc.StatusCode.UNIMPLEMENTED:
             raise UserError(
                 f"the {peer.what} behind {socket} does not know this command; update it"
@@ -142,7 +142,7 @@ async def ask(
         ) from error
 
 
-def _why_nobody_answers(socket: Path, peer: ControlPeer) -> str:
+def _why_no_answer(socket: Path, peer: ControlPeer) -> str:
     try:
         socket.stat()
         if not os.access(socket, os.W_OK):

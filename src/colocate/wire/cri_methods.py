@@ -30,9 +30,9 @@ CONTAINER_STATUS = proto(f"{RUNTIME}ContainerStatus", cri.ContainerStatusRequest
 EXEC_SYNC = proto(f"{RUNTIME}ExecSync", cri.ExecSyncRequest, cri.ExecSyncResponse)
 
 CONTAINER_EVENTS = f"{RUNTIME}GetContainerEvents"
-"""A stream, of ContainerEventResponse."""
+"""A stream of ContainerEventResponse."""
 STREAM_CONTAINERS = f"{RUNTIME}StreamContainers"
-"""A stream, whose messages read as ListContainersResponse."""
+"""A stream whose messages decode as ListContainersResponse."""
 
 UNARY = frozenset(
     {
@@ -59,4 +59,5 @@ UNARY = frozenset(
         ),
     }
 )
-"""Paths of methods with one request and one answer. Any other is treated as a stream, which serves them too."""
+"""Paths of methods with one request and one answer. Any other method is treated as a stream, which serves unary
+calls too."""

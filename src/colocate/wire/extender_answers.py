@@ -1,7 +1,7 @@
-"""What kube-scheduler reads back from an HTTP extender: structs to bytes. What it posts: `extender_questions`.
+"""Encodes the answers of an HTTP extender to kube-scheduler. `extender_questions` decodes its requests.
 
-Field names are written in Go's spelling. Scores are integers, or Go would refuse the whole answer. Whole nodes go
-back byte for byte as they came. Nothing is decided.
+Field names have Go's spelling. Scores are integers, or Go would refuse the whole answer. Whole nodes go back byte
+for byte. Nothing is decided here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,21 +45,21 @@ _encode = msgspec.json.Encoder().encode
 def priorities(names: Sequence[str], scores: Sequence[int], *, plain: bool = False) -> bytes:
     """The answer to a prioritize call: a score for each name, in their order.
 
-    Names that are plain are joined with what stands between them: several times quicker than to encode them.
+    Names that need no escapes are joined as text, which is several times faster than encoding them.
     """
     if len(names) != len(scores):
         raise ValueError(f"{len(scores)} scores for {len(names)} nodes")
     if plain and len(names) > 1:
-        # With a score that no policy gives, it is encoded after all.
+        # A score outside 0 to 100, which no policy gives, is encoded.
         with suppress(KeyError):
             return _joined(names, scores)
     return _encode(list(map(_Priority, names, scores)))
 
 
 def filtered(asked: Asked, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> bytes:
-    """The answer to a filter call: every node that was asked about passes but those that fail, with a reason.
+    """The answer to a filter call: every node passes except those that fail, each with a reason.
 
-    Preemption cannot help on an unresolvable one.
+    Preemption cannot help on an unresolvable node.
     """
     if not failed and not unresolvable:
         names, nodes = asked.names, asked.sent_nodes
@@ -74,22 +74,22 @@ def filtered(asked: Asked, failed: Mapping[str, str], unresolvable: Mapping[str,
 
 
 def filter_error(reason: str) -> bytes:
-    """The answer to a filter call that could not be judged; kube-scheduler tells the reason in an event."""
+    """The answer to a filter call that could not be judged; kube-scheduler puts the reason into an event."""
     return _encode(_FilterReply(error=reason))
 
 
 def preempting(victims: Mapping[str, MetaVictims]) -> bytes:
-    """The answer to a preempt call: the nodes where preemption may go on, and who leaves them."""
+    """The answer to a preempt call: the nodes where preemption may go on, and their victims."""
     return _encode(_PreemptionReply(victims))
 
 
 def bound(error: str = "") -> bytes:
-    """The answer to a bind call: why the pod is not bound, or nothing where it is."""
+    """The answer to a bind call: why the pod is not bound; empty where it is."""
     return _encode(_BindingReply(error))
 
 
 _BETWEEN = {score: f'","Score":{score}}},{{"Host":"' for score in range(101)}
-"""What stands between two names, by the score of the first."""
+"""The text between two names, by the score of the first."""
 
 
 def _joined(names: Sequence[str], scores: Sequence[int]) -> bytes:

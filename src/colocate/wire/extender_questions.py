@@ -1,10 +1,10 @@
-"""What kube-scheduler posts to an HTTP extender: bytes to structs. What it reads back: `extender_answers`.
+"""Decodes the requests of kube-scheduler to an HTTP extender. `extender_answers` encodes the answers.
 
-The protocol's own field names are read in any case of their letters. Of pods and nodes only their names are read
-here: whoever asks for more says by a type of its own what it wants to know. Nothing is decided.
+The protocol's field names are read in upper or lower case. Pods and nodes are read only as far as their names;
+callers that need more pass a type of their own. Nothing is decided here.
 
-What a body holds is bounded before objects are made of it: a byte of JSON may else become fifty of memory. Parts are
-skipped over as they are, their elements are counted as bytes, and only then are they read.
+A body is checked against bounds before it is decoded, because a byte of JSON may become fifty bytes of memory:
+parts are first kept as raw bytes, their elements are counted, and only then are they decoded.
 """
 
 import re
@@ -23,41 +23,42 @@ T = TypeVar("T")
 _LARGEST_POD = 4 << 20
 """Bytes. No API server takes more than 3 MiB in one request."""
 _POD_ELEMENTS = 200_000
-"""Values in a pod. Real ones have hundreds; what is more is said to cost whoever reads it."""
+"""Values in a pod. Real pods have hundreds; a pod with more is an attack on its readers."""
 _RESPELT_ELEMENTS = 100_000
-"""Values in a question whose fields are not all there as kube-scheduler spells them; they are read one by one."""
+"""Values in a question whose fields are not all spelt as by kube-scheduler; such a question is decoded field by
+field."""
 _SMALL = 16 << 10
-"""Bytes that cannot hold enough to be counted."""
+"""Bytes. A smaller body cannot hold too many values, and is not counted."""
 _FEW = 64 << 10
-"""Bytes of a question that is read in one go: a thousand names, or some megabytes of memory if it is hostile."""
+"""Bytes of a question that is decoded in one go: a thousand names, or some megabytes of memory if it is hostile."""
 
 
 _Name = Annotated[str, msgspec.Meta(max_length=253)]
-"""Of a node, as long as the API allows: names are kept with decisions."""
+"""The name of a node, at most as long as the API allows: names are kept with decisions."""
 
 
 _Uid = Annotated[str, msgspec.Meta(max_length=128)]
 
 
 class Unreadable(ColocateError):
-    """A body is not what the protocol has there; the sentence says what was found."""
+    """A body does not fit the protocol; the message says what was found."""
 
 
 class Asked(msgspec.Struct, frozen=True, gc=False):
-    """One question: a pod, and the nodes that it might go to."""
+    """A filter or prioritize question: a pod, and the nodes that it might go to."""
 
     body: bytes
     sent_pod: Raw
     names: Sequence[str]
     sent_nodes: Sequence[Raw] | None = None
-    """The same nodes in the same order, where whole ones were sent."""
+    """The nodes of `names` as they were sent, in the same order; None where only names were sent."""
     plain: bool = False
-    """Whether it is sure that no name needs an escape in JSON."""
+    """Whether certainly no name needs an escape in JSON."""
 
     @property
     def kept_names(self) -> bytes:
-        """The names, to be kept, one object where they would be thousands; see `read_names`. They are as they came
-        where they are the greater part of it, which costs nothing."""
+        """The names as one object to keep in place of thousands; `read_names` reads them. Where names are the
+        greater part of the body, they stay as they were sent, which costs nothing."""
         if self.sent_nodes is None and 2 * len(memoryview(self.sent_pod)) < len(self.body):
             return self.body
         return _encode({"Pod": {}, "Nodes": None, "NodeNames": self.names})
@@ -67,7 +68,8 @@ class Asked(msgspec.Struct, frozen=True, gc=False):
         return _read_object(_decoder(kind), self.sent_pod)
 
     def nodes(self, kind: type[T]) -> list[T] | None:
-        """The nodes, likewise; None where only names were sent."""
+        """The nodes, with the fields of `kind`; None where only names were sent, Unreadable where the fields do not
+        fit."""
         decoder = _decoder(kind)
         return None if self.sent_nodes is None else [_read_object(decoder, raw) for raw in self.sent_nodes]
 
@@ -84,7 +86,7 @@ class MetaVictims(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class Preemption(msgspec.Struct, frozen=True):
-    """One question: a pod, and who would have to leave which node for it."""
+    """A preempt question: a pod, and the victims that would have to leave each node for it."""
 
     sent_pod: Raw
     victims: Mapping[str, MetaVictims]
@@ -95,7 +97,7 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class BindingAsked(msgspec.Struct, frozen=True):
-    """One question to be carried out: this pod, on that node."""
+    """A bind request: this pod, on that node."""
 
     name: str = msgspec.field(name="PodName")
     namespace: str = msgspec.field(name="PodNamespace")
@@ -121,7 +123,7 @@ class _Pod(msgspec.Struct, frozen=True):
 
 class _NodeList(msgspec.Struct, frozen=True):
     items: list[_Node] | UnsetType | None = UNSET
-    """Read as far as their names: the first that has none ends it, and little is kept of the others."""
+    """Decoded only as far as names: the first node without a name ends it, and little is kept of the others."""
 
 
 class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
@@ -131,13 +133,13 @@ class _Arguments(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def complete(self) -> bool:
-        """Whether every field was there by its own name, as from any kube-scheduler."""
+        """Whether every field was spelt exactly, as every kube-scheduler does."""
         without = UNSET in (self.pod, self.nodes, self.node_names)
         return not without and not (self.nodes and self.nodes.items is UNSET)
 
 
 class _FewArguments(msgspec.Struct, frozen=True, rename="pascal", gc=False):
-    """The same of a body so small that it can hold what it likes: read in one go, as most are."""
+    """The arguments of a body small enough to decode in one go without counting, as most are."""
 
     pod: Raw
     nodes: None
@@ -180,13 +182,14 @@ _NAMES = {name.lower(): name for name in ("Pod", "Nodes", "NodeNames", "items")}
 _PREEMPTION_NAMES = {name.lower(): name for name in ("Pod", "NodeNameToVictims", "NodeNameToMetaVictims")}
 _BINDING_NAMES = {name.lower(): name for name in ("PodName", "PodNamespace", "PodUID", "Node")}
 _OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
-"""What may stand in a path of the API."""
+"""A name that is allowed in a path of the API."""
 _UID = re.compile(r"[-A-Za-z0-9_.]{1,128}")
 _VICTIM_NAMES = {name.lower(): name for name in ("Pods", "NumPDBViolations")}
 
 
 def read_question(body: bytes, most: int | None = None) -> Asked:
-    """The body of a filter or prioritize call; Unreadable where it is none, TooMany with more than `most` nodes."""
+    """Decode the body of a filter or prioritize call; Unreadable where it is another body, TooMany for more than
+    `most` nodes."""
     if len(body) <= _FEW and (few := _few(body, most)) is not None:
         return few
     spelt = body
@@ -216,7 +219,7 @@ def read_names(kept: bytes) -> Sequence[str]:
 
 
 def _few(body: bytes, most: int | None) -> Asked | None:
-    """A question about names, of moderate size; None where it is another, or none."""
+    """Decode a question about names, of moderate size; None where the body is another one."""
     try:
         given = _few_arguments.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -230,13 +233,14 @@ def _few(body: bytes, most: int | None) -> Asked | None:
 
 def _names(sent: Raw, most: int | None) -> list[str] | None:
     if most is not None:
-        # One more than there are commas; and no node has one in its name.
+        # Names are one more than commas; no node has a comma in its name.
         _check_number(bytes(sent).count(b",") + 1, most)
     return _read(_node_names, sent)
 
 
 def read_preemption(body: bytes) -> Preemption:
-    """The body of a preempt call; Unreadable where it is none, TooMany where no cluster has so many victims."""
+    """Decode the body of a preempt call; Unreadable where it is another body, TooMany where no cluster has so many
+    victims."""
     preemption_meter().add(body)
     given = _read(_preemption_arguments, body)
     if UNSET in (given.pod, given.node_name_to_victims, given.node_name_to_meta_victims):
@@ -252,7 +256,7 @@ def read_preemption(body: bytes) -> Preemption:
 
 
 def read_binding(body: bytes) -> BindingAsked:
-    """The body of a bind call; Unreadable where it is none."""
+    """Decode the body of a bind call; Unreadable where it is another body."""
     if len(body) > _SMALL:
         raise TooMany(f"the body has {len(body)} bytes, but four names have no more than {_SMALL}")
     asked = _read(_binding, _respelt(body, _BINDING_NAMES))
@@ -265,7 +269,7 @@ def read_binding(body: bytes) -> BindingAsked:
 
 
 def _escapes_nothing_but(pod: Raw, body: bytes) -> bool:
-    """Whether the body has escapes in its pod at most: then names are in it as they are."""
+    """Whether the body has no escapes outside its pod: then names need no decoding."""
     return b"\\" not in body or b"\\" not in body.replace(bytes(pod), b"", 1)
 
 
@@ -290,8 +294,8 @@ def _check_number(nodes: int, most: int | None) -> None:
 
 
 def _check_elements(what: str, sent: bytes | Raw, most: int) -> None:
-    """TooMany where there may be more values than so many. Those of texts are counted, too, which costs less than to
-    tell them apart; there are not more than this in any case."""
+    """TooMany where there may be more than `most` values. Commas inside strings are counted too, which is cheaper
+    than telling them apart; the count is an upper bound."""
     if len(memoryview(sent)) <= _SMALL:
         return
     text = bytes(sent)
@@ -306,7 +310,7 @@ def _meta(victims: _Victims) -> MetaVictims:
 
 
 _decoders: dict[type, msgspec.json.Decoder[Any]] = {}
-"""By the type that they read; a process has few, and making one costs more than using it."""
+"""Decoders by type; a process has few, and making one costs more than using it."""
 
 
 def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
@@ -327,11 +331,11 @@ def _read(decoder: msgspec.json.Decoder[T], body: bytes | Raw) -> T:
 
 
 def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
-    """An object of the API as Go reads it: what is null is as good as not there."""
+    """Decode an object of the API as Go does: null means absent."""
     try:
         return _read(decoder, raw)
     except Unreadable:
-        # Rare, and dear: Kubernetes itself writes no null where these types have a field.
+        # Rare and expensive: Kubernetes itself writes no null where these types have a field.
         if b"null" not in bytes(raw):
             raise
     try:
@@ -342,7 +346,7 @@ def _read_object(decoder: msgspec.json.Decoder[T], raw: Raw) -> T:
 
 
 def without_nulls(found: object) -> object:
-    """A tree as Go reads it, at every depth."""
+    """A tree without nulls at any depth, as Go reads it."""
     match found:
         case dict():
             return {name: without_nulls(one) for name, one in found.items() if one is not None}
@@ -352,7 +356,7 @@ def without_nulls(found: object) -> object:
 
 
 def _respelt(body: bytes | Raw, names: Mapping[str, str], nested: Mapping[str, Any] | None = None) -> bytes:
-    """The same object with these names in their own spelling, and what is nested below them respelt too."""
+    """The object with these field names spelt exactly, and so too the objects nested below them."""
     fields = _read(_fields, body)
     respelt: dict[str, Raw] = {}
     for field, raw in fields.items():

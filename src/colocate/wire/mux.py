@@ -1,6 +1,7 @@
-"""NRI's mux: several logical connections over one stream, in pieces with a number and a length. No I/O here.
+"""NRI's mux: several logical connections over one stream, in pieces with a connection number and a length. No I/O
+here.
 
-A piece is handed on as its bytes arrive and never gathered, so that a length that lies costs no memory.
+The bytes of a piece are passed on as they arrive and never collected, so that a false length costs no memory.
 """
 
 import struct
@@ -14,19 +15,20 @@ RUNTIME_SERVICE = 2
 """The connection on which the plugin calls the runtime."""
 
 LONGEST_PIECE = (4 << 20) + 10
-"""The longest that is read: a whole frame of ttrpc."""
+"""The longest piece accepted, in bytes: a whole frame of ttrpc."""
 _WRITTEN_PIECE = 4096
-"""The longest that is written: runtimes read into a buffer of this size, and hang up where a piece does not fit."""
+"""The longest piece written, in bytes: runtimes read into a buffer of this size, and hang up where a piece does not
+fit."""
 
 _HEADER = struct.Struct(">II")
 
 
 class GarbledStream(ColocateError):
-    """What arrives cannot be what a runtime sends: the connection is of no use any more."""
+    """The bytes cannot come from a runtime; the connection has to be closed."""
 
 
 class MuxReader:
-    """Takes a stream apart, however it is cut."""
+    """Splits a stream into pieces, wherever reads cut it."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -34,7 +36,7 @@ class MuxReader:
         self._left = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """The parts of pieces that these bytes hold, each with the number of its connection."""
+        """The parts of pieces in these bytes, each with its connection number."""
         view = memoryview(data)
         while view:
             if self._left == 0:
@@ -57,7 +59,7 @@ class MuxReader:
 
 
 def pieces(connection: int, data: bytes) -> bytes:
-    """These bytes as pieces of a connection."""
+    """The bytes as pieces of a connection."""
     if len(data) <= _WRITTEN_PIECE:
         return _HEADER.pack(connection, len(data)) + data
     parts = (data[start : start + _WRITTEN_PIECE] for start in range(0, len(data), _WRITTEN_PIECE))

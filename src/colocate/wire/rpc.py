@@ -1,8 +1,7 @@
 """gRPC over unix sockets: typed methods, called and served.
 
-A `Method` names one RPC with its message types. The tables in `methods` are all that is known of the
-kubelet's services; generated service stubs are not used, because a server here may answer with bytes
-that were serialised earlier.
+A `Method` names one RPC with its message types; `methods` lists those of the kubelet's services. Generated service
+stubs are not used, because a server here may answer with bytes that were serialised earlier.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ MAX_SOCKET_PATH = 107
 
 
 class Method(Generic[Request, Response]):
-    """One RPC: its path, and how what travels is written and read."""
+    """One RPC: its path, and how its messages are encoded and decoded."""
 
     def __init__(
         self,
@@ -70,7 +69,7 @@ def json(path: str, request: type[Request], response: type[Response]) -> Method[
 
 
 class RpcError(Exception):
-    """Raised by a handler to end a call with a status of its choice."""
+    """Raised by a handler to end a call with a gRPC status."""
 
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
@@ -82,7 +81,7 @@ Stream = Callable[[Any], AsyncIterator[bytes]]
 
 
 def connect(socket: Path, *, receive_limit: int | None = None) -> grpc.aio.Channel:
-    """A channel to the server behind a unix socket; every call decides how long it waits for it."""
+    """A channel to the server behind a unix socket. Each call has its own timeout."""
     options: list[tuple[str, int | str]] = [
         # A replaced socket is another server: never share a connection between channels.
         ("grpc.use_local_subchannel_pool", 1),
@@ -102,7 +101,7 @@ async def call(
     timeout: float | None = None,
 ) -> Response:
     """Call a unary method and wait for its answer."""
-    # Written before the call: gRPC would turn a failure to write into an empty request.
+    # Encoded before the call: gRPC would turn an encoding error into an empty request.
     payload = method.write_request(request)
     invoke = channel.unary_unary(method.path, response_deserializer=method.read_response)
     try:
@@ -114,7 +113,7 @@ async def call(
         raise grpc.aio.AioRpcError(
             grpc.StatusCode.UNAVAILABLE, nothing, nothing, "the connection was closed on this side"
         ) from None
-    if answer is None:  # gRPC's way to say that it could not be read
+    if answer is None:  # gRPC's sign that decoding failed
         nothing = grpc.aio.Metadata()
         raise grpc.aio.AioRpcError(
             grpc.StatusCode.INTERNAL, nothing, nothing, f"the answer to {method.path} cannot be read"
@@ -123,7 +122,7 @@ async def call(
 
 
 def cancelled() -> bool:
-    """Whether this task was cancelled. If not, a CancelledError comes from a channel closed under a call."""
+    """Whether this task was cancelled. If not, a CancelledError means that the channel was closed during a call."""
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
@@ -131,7 +130,7 @@ def cancelled() -> bool:
 def subscribe(
     channel: grpc.aio.Channel, method: Method[Request, Response], request: Request
 ) -> grpc.aio.UnaryStreamCall:
-    """Call a method that answers with a stream; iterate over it, or cancel() it."""
+    """Call a streaming method; iterate over the result, or cancel() it."""
     invoke = channel.unary_stream(
         method.path,
         request_serializer=method.write_request,
@@ -210,11 +209,11 @@ async def serve(socket: Path, *services: Service) -> grpc.aio.Server:
 
 
 async def stop_server(server: grpc.aio.Server, flush: float | None = None) -> None:
-    """Stop a server wholly, even if the caller is cancelled meanwhile.
+    """Stop a server completely, even if the caller is cancelled meanwhile.
 
-    Calls are cut off, or have `flush` seconds to end: one cut off may lose the message that it sent last.
+    Open calls are aborted, or get `flush` seconds to end: an aborted call may lose its last message.
 
-    A server left half-stopped goes on in tasks that nobody awaits, and is stopped by the garbage collector.
+    A half-stopped server would run on in tasks without an owner until the garbage collector stops it.
     """
     stopping = asyncio.ensure_future(server.stop(flush))
     try:
@@ -225,7 +224,7 @@ async def stop_server(server: grpc.aio.Server, flush: float | None = None) -> No
 
 
 def is_served(socket: Path) -> bool:
-    """Whether anybody listens on a unix socket; where that cannot be told, somebody is taken to."""
+    """Whether a process listens on a unix socket; True where that cannot be determined."""
     try:
         return answers(socket)
     except OSError:
@@ -233,18 +232,18 @@ def is_served(socket: Path) -> bool:
 
 
 def answers(socket: Path) -> bool:
-    """Whether anybody listens on a unix socket; an OSError where that cannot be told.
+    """Whether a process listens on a unix socket; OSError where that cannot be determined.
 
-    One that a killed process left behind refuses.
+    The socket of a killed process refuses connections.
     """
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.settimeout(1)
         try:
-            # Where nothing is, nobody listens, however long the path is.
+            # No file, no listener, however long the path is.
             socket.stat()
             probe.connect(str(socket))
         except (ConnectionRefusedError, FileNotFoundError, NotADirectoryError):
             return False
         except (TimeoutError, BlockingIOError):
-            return True  # Somebody who has too much to do.
+            return True  # Its backlog is full, so a process listens.
     return True

@@ -1,6 +1,6 @@
 """ttrpc: requests and answers in frames with a length and a stream. No I/O here.
 
-Only unary calls: streams of data are not part of what NRI does.
+Only unary calls: NRI uses no streams.
 """
 
 import struct
@@ -17,7 +17,7 @@ _HEADER = struct.Struct(">IIBB")
 
 
 class FrameKind(IntEnum):
-    """What a frame is. Others than these may come, and are passed over."""
+    """The kind of a frame. Frames of other kinds are ignored."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -33,13 +33,13 @@ class StatusCode(IntEnum):
 
 
 class CallRefused(ColocateError):
-    """The other side answers a call with an error: raised by a caller, or by a handler to send one."""
+    """An error as the answer to a call: raised by `call`, or by a handler to send one."""
 
     def __init__(self, code: int, message: str, payload: bytes = b"") -> None:
         super().__init__(message)
         self.code = code
         self.payload = payload
-        """What the answer holds besides."""
+        """The payload of the answer, beside the error."""
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -51,13 +51,13 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class FrameReader:
-    """Puts frames together from the parts in which they arrive. It holds one frame at most, as far as it has come."""
+    """Assembles frames from the parts in which they arrive. It buffers one frame at most."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, part: bytes | memoryview) -> Iterator[Frame]:
-        """The frames that are whole with this part."""
+        """The frames that are complete with this part."""
         self._held += part
         held, start = self._held, 0
         while len(held) - start >= _HEADER.size:
@@ -72,10 +72,10 @@ class FrameReader:
             yield Frame(stream, kind, bytes(memoryview(held)[start + _HEADER.size : end]))
             start = end
         if start:
-            # A new one, so that the room of a large frame is given back.
+            # A new buffer, so that the memory of a large frame is freed.
             self._held = held[start:]
 
 
 def encode_frame(stream: int, kind: FrameKind, body: bytes) -> bytes:
-    """A frame as it travels."""
+    """The bytes of a frame."""
     return _HEADER.pack(len(body), stream, kind, 0) + body

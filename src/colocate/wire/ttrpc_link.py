@@ -1,8 +1,8 @@
-"""One stream of a runtime: its mux, with a ttrpc server on one connection and a client on the other.
+"""One connection to a runtime: its mux, with a ttrpc server on one logical connection and a client on the other.
 
-Requests are answered one after the other, in the order in which they came. One whose answer takes too long is let go:
-its fallback is sent in time, and whoever handles it comes to an end before the next is begun. What waits is bounded:
-a runtime that sends more is not read until some are done. Whatever cannot be understood ends the link.
+Requests are answered one by one, in the order of arrival. If an answer takes too long, its fallback is sent in
+time, and its handler finishes before the next request begins. The queue is bounded: a runtime that sends more is
+not read until some are done. Bytes that cannot be understood end the link.
 """
 
 import asyncio
@@ -22,23 +22,24 @@ _MOST_WAITING = 64
 _MOST_BYTES_WAITING = 8 << 20
 _LONGEST_TIMEOUT = 60.0
 _SHARE = 0.75
-"""Of the time that the runtime gives an answer: what is left is for the way there and back."""
+"""The share of the runtime's timeout in which an answer must be ready; the rest is for the transfer."""
 
 
 class CallHandler(Protocol):
     """Answers the calls of the other side."""
 
     request_timeout: float
-    """Seconds that an answer may take where a request does not say."""
+    """Seconds that an answer may take where the request names no timeout."""
 
     async def handle(self, service: str, method: str, payload: bytes) -> bytes:
-        """The answer's payload; CallRefused for an error, GarbledStream to end the link. The rest is for `failed`."""
+        """The answer's payload; CallRefused for an error, GarbledStream to end the link. Other errors go to
+        `failed`."""
 
     def fallback(self, method: str) -> bytes:
-        """The payload that is sent in place of an answer that takes too long."""
+        """The payload to send in place of an answer that takes too long."""
 
     def failed(self, method: str, error: Exception) -> bytes | None:
-        """The payload that is sent where `handle` has failed; None ends the link."""
+        """The payload to send after `handle` failed; None ends the link."""
 
 
 class _Waiting(msgspec.Struct):
@@ -51,7 +52,7 @@ class _Waiting(msgspec.Struct):
 
 
 class TtrpcLink(asyncio.Protocol):
-    """Made anew for each connection to a runtime."""
+    """The protocol of one connection to a runtime."""
 
     def __init__(self, handler: CallHandler) -> None:
         self._handler = handler
@@ -65,14 +66,14 @@ class TtrpcLink(asyncio.Protocol):
         self._next_stream = 1
         self._calls: dict[int, asyncio.Future[messages.Response]] = {}
         self._full = False
-        """The other side does not read what is written."""
+        """Whether the write buffer is full, because the runtime does not read."""
         self._reading = True
         self._reason = ""
         self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Why the link has ended, once it has."""
+        """Set when the link has ended, to the reason."""
 
     async def run(self) -> None:
-        """Answer requests until the link is lost; a request that is under way then is seen through."""
+        """Answer requests until the link is lost; a request that is being handled then is finished."""
         while not self._lost.done():
             await self._arrived.wait()
             while self._waiting and not self._lost.done():
@@ -114,7 +115,7 @@ class TtrpcLink(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -133,7 +134,8 @@ class TtrpcLink(asyncio.Protocol):
         for request in self._waiting:
             self._settle(request)
         self._waiting.clear()
-        # Not left to the garbage collector: an unfinished frame may be 4 MiB, and a runtime may come and go often.
+        # Freed here and not by the garbage collector: an unfinished frame may have 4 MiB, and a runtime may
+        # reconnect often.
         self._frames.clear()
         for answer in self._calls.values():
             if not answer.done():
@@ -148,7 +150,7 @@ class TtrpcLink(asyncio.Protocol):
         self._full = False
         self._regulate()
 
-    # What goes on inside.
+    # Internals.
 
     def _take(self, connection: int, frame: Frame) -> None:
         if connection == mux.PLUGIN_SERVICE and frame.kind == FrameKind.REQUEST:
@@ -184,7 +186,7 @@ class TtrpcLink(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 -- told by the handler; what it answers is as good as no plugin
             payload = self._handler.failed(request.method, error)
             if payload is None:
-                self.close(f"{request.method} has failed here")
+                self.close(f"our handler of {request.method} failed")
                 return
             response.payload = payload
         self._send(request, response)
@@ -207,7 +209,7 @@ class TtrpcLink(asyncio.Protocol):
             self._transport.write(mux.pieces(connection, encode_frame(stream, kind, body)))
 
     def _regulate(self) -> None:
-        """Read on only while what waits is little, and what was written has been read."""
+        """Pause reading while the queue is full, or while the runtime does not read our answers."""
         transport = self._transport
         crowded = len(self._waiting) >= _MOST_WAITING or self._bytes >= _MOST_BYTES_WAITING
         reading = not (self._full or crowded)

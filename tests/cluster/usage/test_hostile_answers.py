@@ -212,9 +212,9 @@ async def test_no_series_of_a_nonsensical_answer_is_read_by_the_loop(
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 WITHOUT_END = {
-    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "in crumbs"),
-    "chunks of a byte": (CHUNKED, b"1\r\n \r\n" * 40_000, "in crumbs"),
-    "one chunk's extension": (CHUNKED + b"1;", b"x" * 250_000, "on and on"),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 10_000, "tiny chunks"),
+    "chunks of a byte": (CHUNKED, b"1\r\n \r\n" * 40_000, "tiny chunks"),
+    "one chunk's extension": (CHUNKED + b"1;", b"x" * 250_000, "keeps sending"),
 }
 
 

@@ -26,7 +26,7 @@ async def serve(options: argparse.Namespace) -> None:
         loop.add_signal_handler(number, stopped.set)
     with ExitStack() as undo:
         path = options.kubeconfig
-        if path is None:  # Only where it is needed: a process that is killed leaves it.
+        if path is None:  # Made only where it is needed: a killed process leaves it behind.
             path = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="colocate-api-")), "kubeconfig")
         await server.start(options.host, options.port, tls=not options.plain)
         try:

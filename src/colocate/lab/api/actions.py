@@ -1,4 +1,4 @@
-"""What each verb does: from a request that is allowed to an answer. Knows no HTTP server and no socket."""
+"""Carries out each verb: from an allowed request to an answer. Knows no HTTP server and no socket."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +24,7 @@ from colocate.lab.api.users import User
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A request, read and allowed."""
+    """A request that was decoded and allowed."""
 
     target: Target
     query: ListQuery
@@ -33,7 +33,7 @@ class Call(msgspec.Struct, frozen=True):
     content_type: str = ""
     body: bytes = b""
     manager: str = ""
-    """The name by which what is written is signed."""
+    """The field manager under which writes are recorded."""
 
     @property
     def writer(self) -> FieldWriter:
@@ -41,14 +41,14 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What to send back, in one piece or several."""
+    """The answer to send, in one piece or several."""
 
     code: int
     pieces: Iterable[bytes]
 
 
 class Actions:
-    """The verbs."""
+    """Carries out the verbs of the API."""
 
     def __init__(
         self, registry: ObjectRegistry, lister: Lister, reviews: Reviews, metrics: MetricsServer
@@ -59,7 +59,7 @@ class Actions:
         self._metrics = metrics
 
     def perform(self, call: Call) -> Answer:
-        """Do what is asked; raises the Status of what cannot be done."""
+        """Carry out a request; raises the Status of one that cannot be done."""
         target = call.target
         if target.subresource in ("binding", "eviction", "scale", "token"):
             return self._part(call)
@@ -180,7 +180,7 @@ class Actions:
         return Answer(200, renderer.listing(gone, revision))
 
     def _part(self, call: Call) -> Answer:
-        """The subresources that are not a part of the object itself."""
+        """Serve the subresources that are not a part of the object itself."""
         target, registry = call.target, self._registry
         place = (target.namespace, target.name)
         if target.subresource == "scale":
@@ -224,7 +224,7 @@ def _read(resource: ServedResource, namespace: str, body: Any) -> Object:
 
 
 def _delete_options(call: Call) -> DeleteOptions:
-    """From the body where there is one, else from the parameters."""
+    """The options from the body if there is one, else from the parameters."""
     if call.body.strip():
         return read_options(bodies.read(call.content_type, call.body))
     given: Object = {}

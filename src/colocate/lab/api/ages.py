@@ -1,4 +1,4 @@
-"""How long ago something was, in as few signs as kubectl prints. Pure."""
+"""Formats ages as briefly as kubectl does. Pure."""
 
 from colocate.lab.api.objects import parse_time
 
@@ -6,7 +6,7 @@ _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86_400, 365 * 86_400
 
 
 def human(seconds: float) -> str:
-    """A duration, the coarser the longer: 75s, 7m31s, 68m, 5h10m, 30h, 3d4h, 12d, 3y20d."""
+    """A duration; the longer, the coarser: 75s, 7m31s, 68m, 5h10m, 30h, 3d4h, 12d, 3y20d."""
     if seconds <= -2:
         return "<invalid>"
     whole = max(0, int(seconds))
@@ -30,7 +30,7 @@ def human(seconds: float) -> str:
 
 
 def age(timestamp: object, now: float) -> str:
-    """How long ago a time of an object was."""
+    """The age of a timestamp of an object."""
     moment = parse_time(timestamp)
     return "<unknown>" if moment is None else human(now - moment)
 

@@ -1,7 +1,7 @@
-"""Who a request comes from: its bearer token or its client certificate, and whom it wants to act as.
+"""Authenticates requests by bearer token or client certificate.
 
-Service account tokens are signed here and hold until they expire or their account is gone. No credential at
-all is the anonymous user; a bad one is refused.
+Service account tokens are signed here and are valid until they expire or their account is deleted. A request
+without a credential is from the anonymous user; an invalid credential is refused.
 """
 
 import base64
@@ -35,7 +35,7 @@ class _Claims(msgspec.Struct):
 
 
 class Authenticator:
-    """Knows the cluster's users by what they show."""
+    """Finds the user of a credential."""
 
     def __init__(self, store: ObjectStore, clock: Clock, tokens: Mapping[str, User] | None = None) -> None:
         self._store = store
@@ -43,14 +43,14 @@ class Authenticator:
         self._tokens: dict[str, User] = dict(tokens or {})
 
     def add_token(self, token: str, user: User) -> None:
-        """Let a bearer of `token` be `user`."""
+        """Accept `token` as the credential of `user`."""
         self._tokens[token] = user
 
     def remove_token(self, token: str) -> None:
         self._tokens.pop(token, None)
 
     def user(self, authorization: str | None, certificate: Mapping[str, Any] | None) -> User:
-        """The user of a request; raises the Status of a credential that is not good."""
+        """The user of a request; raises the Status of an invalid credential."""
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() == "bearer":
             return self.bearer(token.strip())

@@ -1,4 +1,4 @@
-"""The bodies of requests: JSON, YAML and some protobuf in, plain data out; the rest gets the right Status."""
+"""Decodes the bodies of requests: JSON, YAML and some protobuf. Anything else gets the Status of a real server."""
 
 from typing import Any
 
@@ -17,12 +17,12 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml", "application/app
 
 
 def media_type(content_type: str) -> str:
-    """The type of a body without its parameters; what nobody names is JSON."""
+    """The media type of a body without its parameters; the default is JSON."""
     return content_type.partition(";")[0].strip().lower() or "application/json"
 
 
 def read(content_type: str, data: bytes) -> Any:
-    """An object's body."""
+    """Decode the body of a request by its content type."""
     media = media_type(content_type)
     if media == protobuf.MEDIA_TYPE:
         return protobuf.read(data)
@@ -32,7 +32,7 @@ def read(content_type: str, data: bytes) -> Any:
 
 
 def parse(data: bytes, as_yaml: bool) -> Any:
-    """Decoded data; raises the Status of what cannot be decoded."""
+    """Decode data; raises the Status of data that cannot be decoded."""
     try:
         return _yaml(data) if as_yaml else decode(data)
     except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
@@ -43,7 +43,7 @@ def parse(data: bytes, as_yaml: bool) -> Any:
 
 
 def read_object(resource: ServedResource, namespace: str, body: Any) -> Object:
-    """The bare object of a body that is meant for a resource, after its kind and namespace were checked."""
+    """The bare object of a body for a resource; its kind and namespace are checked."""
     check_kind(resource.kind, resource.api_version, body)
     if not isinstance(body.get("metadata") or {}, dict):
         raise bad_request("the object's metadata is not an object")
@@ -53,7 +53,7 @@ def read_object(resource: ServedResource, namespace: str, body: Any) -> Object:
 
 
 def check_kind(kind: str, api_version: str, body: Any) -> None:
-    """Refuse a body that is of another kind; what says no kind is taken to be of the right one."""
+    """Refuse a body of another kind; a body without a kind is accepted."""
     if not isinstance(body, dict):
         raise bad_request(f"couldn't get version/kind; the body is not an object but {type(body).__name__}")
     given_kind, given_version = body.get("kind") or kind, body.get("apiVersion") or api_version
@@ -68,7 +68,7 @@ def check_kind(kind: str, api_version: str, body: Any) -> None:
 
 
 class _Loader(yaml.CSafeLoader):
-    """Plain data only, in which times stay text."""
+    """Loads plain data only; timestamps stay text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -80,14 +80,14 @@ _Loader.yaml_implicit_resolvers = {
 def _yaml(data: bytes) -> Any:
     _check_yaml(data)
     try:
-        # Through JSON, so that whatever has no JSON form is found out here.
+        # Encoded as JSON, so that values without a JSON form are found here.
         return decode(encode(yaml.load(data, Loader=_Loader)))
     except TypeError as error:
         raise ValueError(f"it has no form in JSON: {error}") from error
 
 
 def _check_yaml(data: bytes) -> None:
-    """Refuse what would make a small body a huge object or a deep one a crash of the parser."""
+    """Refuse aliases, which can make a small body a huge object, and nesting that would crash the parser."""
     depth = 0
     for event in yaml.parse(data, Loader=yaml.CSafeLoader):
         if isinstance(event, yaml.AliasEvent):

@@ -1,4 +1,4 @@
-"""What is in a cluster before anybody adds to it: namespaces, priority classes and the fewest roles."""
+"""Creates the initial objects of a cluster: namespaces, priority classes and a few roles."""
 
 from colocate.lab.api import resources
 from colocate.lab.api.objects import Object
@@ -21,7 +21,7 @@ _VIEWED = {
 
 
 def fill(registry: ObjectRegistry) -> None:
-    """Create what is missing; what is there already is left as it is."""
+    """Create the objects that are missing; existing ones stay unchanged."""
     for name in NAMESPACES:
         _ensure(registry, resources.NAMESPACES, {}, name)
     for name, rules in _roles().items():

@@ -1,4 +1,4 @@
-"""A certificate authority of the cluster's own, the server's certificate, and certificates for clients."""
+"""The cluster's own certificate authority; it signs the certificates of the server and of clients."""
 
 import ipaddress
 import ssl
@@ -26,7 +26,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 class Authority:
-    """Signs certificates; those of a cluster survive its restarts."""
+    """Signs certificates; they stay valid across restarts of the cluster."""
 
     def __init__(self, pair: Pair) -> None:
         self.certificate = pair.certificate
@@ -37,7 +37,7 @@ class Authority:
 
     @classmethod
     def of(cls, store: ObjectStore) -> "Authority":
-        """The authority that the cluster keeps in its store."""
+        """The authority in the cluster's store."""
         return cls(msgspec.msgpack.decode(store.keep("ca", _new_authority), type=Pair))
 
     def client(self, name: str, *groups: str) -> Pair:
@@ -50,10 +50,10 @@ class Authority:
         return self._sign(_subject(name, ()), ExtendedKeyUsageOID.SERVER_AUTH, names)
 
     def server_context(self, *hosts: str) -> ssl.SSLContext:
-        """What the server listens with; clients may show a certificate of this authority."""
+        """The server's TLS context; clients may show a certificate of this authority."""
         pair = self.server("kube-apiserver", *hosts)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        # The ssl module reads a key from a file only.
+        # The ssl module reads keys only from files.
         with tempfile.TemporaryDirectory(prefix="colocate-") as folder:
             path = Path(folder, "server.pem")
             path.write_bytes(pair.certificate + pair.key)
@@ -99,7 +99,7 @@ def _new_authority() -> bytes:
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    # The machine's own time, not the cluster's clock: real clients check these dates.
+    # The machine's time and not the cluster's clock: real clients check these dates.
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

@@ -1,4 +1,4 @@
-"""The history of one resource, bounded: what watches are served from."""
+"""The bounded history of one resource, from which watches are served."""
 
 import asyncio
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from colocate.lab.api.objects import Object, decode
 
 
 class StoreKey(NamedTuple):
-    """Where an object is kept. The namespace of a cluster-scoped object is empty."""
+    """The key of an object in the store. The namespace of a cluster-scoped object is empty."""
 
     resource: str
     namespace: str
@@ -19,16 +19,16 @@ class StoreKey(NamedTuple):
 
 
 class Stored(msgspec.Struct, frozen=True, eq=False):
-    """One version of an object. Versions are shared by every reader: nobody may change a body."""
+    """One version of an object. All readers share a version: its body must not be changed."""
 
     key: StoreKey
     revision: int
     body: Object
     encoded: bytes
-    """The bare body as JSON, encoded once for all who will be sent it."""
+    """The bare body as JSON, encoded once for all readers."""
 
     def copy(self) -> Object:
-        """A body of the caller's own."""
+        """A copy of the body that the caller may change."""
         copied: Object = decode(self.encoded)
         return copied
 
@@ -42,11 +42,11 @@ class Type(StrEnum):
 
 
 class Change(msgspec.Struct, frozen=True, eq=False):
-    """One step of an object's life."""
+    """One change of an object."""
 
     type: Type
     now: Stored
-    """For a deletion, the last state, with the revision of the deletion."""
+    """The new version; for a deletion, the last state with the revision of the deletion."""
     before: Stored | None
 
     @property
@@ -55,10 +55,10 @@ class Change(msgspec.Struct, frozen=True, eq=False):
 
 
 class Changes:
-    """Changes in the order of their revisions; the oldest are forgotten.
+    """Changes in the order of their revisions; the oldest are dropped.
 
-    A reader keeps a position, which is a count of changes since the beginning, and so never misses one: it
-    either gets every change after its position or is told that some are gone.
+    A reader keeps a position, a count of changes since the beginning. It either gets every change after its
+    position or learns that some are gone, so it never misses one.
     """
 
     def __init__(self, keep: int, horizon: int) -> None:
@@ -67,7 +67,7 @@ class Changes:
         self._forgotten = 0
         self._turn: asyncio.Future[None] | None = None
         self.horizon = horizon
-        """The newest revision whose change is no longer known: reading on from before it is impossible."""
+        """The newest revision whose change was dropped: readers cannot continue from an older one."""
 
     @property
     def end(self) -> int:
@@ -76,7 +76,7 @@ class Changes:
 
     @property
     def newest(self) -> int:
-        """The revision of the newest change, or the horizon where none is known."""
+        """The revision of the newest change, or the horizon where there is none."""
         return self._changes[-1].revision if self._changes else self.horizon
 
     def append(self, change: Change) -> None:
@@ -85,19 +85,19 @@ class Changes:
             self._forget(len(self._changes) - self._keep)
 
     def announce(self) -> None:
-        """Wake whoever waits for a turn."""
+        """Wake all readers that wait for a change."""
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
         self._turn = None
 
     def turn(self) -> asyncio.Future[None]:
-        """Done at the next change. Shared: nobody may cancel it."""
+        """A future that is done at the next change. It is shared: do not cancel it."""
         if self._turn is None:
             self._turn = asyncio.get_running_loop().create_future()
         return self._turn
 
     def after(self, revision: int) -> int | None:
-        """The position from which to read what came after a revision; None where some of it is gone."""
+        """The position of the first change after a revision; None where some changes are gone."""
         if revision < self.horizon:
             return None
         index = bisect_right(self._changes, revision, key=lambda change: change.revision)
@@ -110,12 +110,12 @@ class Changes:
         return self._changes[position - self._forgotten :]
 
     def take_back(self, revision: int) -> None:
-        """Undo the changes after a revision, which nobody has been told of."""
+        """Remove the changes after a revision, which no reader has seen yet."""
         while self._changes and self._changes[-1].revision > revision:
             self._changes.pop()
 
     def expire(self, revision: int) -> None:
-        """Forget everything, as a server does that compacts its history."""
+        """Drop the whole history, like a server that compacts it."""
         self._forget(len(self._changes))
         self.horizon = max(self.horizon, revision)
 

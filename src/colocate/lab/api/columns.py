@@ -1,4 +1,4 @@
-"""What `kubectl get` shows of each kind: the columns and how their cells are read. Pure."""
+"""The columns that `kubectl get` shows for each kind, and how their cells are read. Pure."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -15,14 +15,14 @@ _ROLE = "node-role.kubernetes.io/"
 
 
 class Column(msgspec.Struct, frozen=True):
-    """The head of a column, on the wire."""
+    """The definition of a column, as sent to clients."""
 
     name: str
     type: str = "string"
     format: str = ""
     description: str = ""
     priority: int = 0
-    """0 is always shown, 1 with `-o wide` only."""
+    """0 is always shown, 1 only with `-o wide`."""
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -213,7 +213,7 @@ LAYOUTS: Mapping[str, Layout] = {
         (
             _NAME,
             Column("Ready", description="Containers that are ready, of all."),
-            Column("Status", description="What the pod is at, in a word."),
+            Column("Status", description="The pod's state, in a word."),
             Column("Restarts", description="How often containers were restarted, and when last."),
             _AGE,
             *_wide("IP", "Node", "Nominated Node", "Readiness Gates"),
@@ -233,7 +233,7 @@ LAYOUTS: Mapping[str, Layout] = {
     ),
     "events": Layout(
         (
-            Column("Last Seen", description="How long ago it happened last."),
+            Column("Last Seen", description="How long ago it last happened."),
             Column("Type", description="Normal or Warning."),
             Column("Reason", description="Why, in a word."),
             Column("Object", description="What it happened to."),
@@ -277,7 +277,7 @@ LAYOUTS: Mapping[str, Layout] = {
         (
             _NAME,
             _count("Desired", "Pods that are wanted."),
-            _count("Current", "Pods that there are."),
+            _count("Current", "Pods that exist."),
             _count("Ready", "Pods that are ready."),
             _AGE,
             *_TEMPLATE,
@@ -287,7 +287,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "daemonsets.apps": Layout(
         (
             _NAME,
-            _count("Desired", "Nodes that it is meant for."),
+            _count("Desired", "Nodes that should run a pod of it."),
             _count("Current", "Nodes that have a pod of it."),
             _count("Ready", "Pods that are ready."),
             _count("Up-to-date", "Pods of the newest template."),
@@ -312,7 +312,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "services": Layout(
         (
             _NAME,
-            Column("Type", description="How it would be reached."),
+            Column("Type", description="How it is exposed."),
             Column("Cluster-IP", description="Its address; none here."),
             Column("External-IP", description="Its address outside; none here."),
             Column("Port(s)", description="The ports that it names."),
@@ -340,7 +340,7 @@ LAYOUTS: Mapping[str, Layout] = {
             _count("Value", "The priority of its pods."),
             Column("Global-Default", "boolean", description="Whether pods without a class get this one."),
             _AGE,
-            Column("PreemptionPolicy", description="Whether its pods push out others."),
+            Column("PreemptionPolicy", description="Whether its pods preempt others."),
         ),
         _priority_class,
     ),

@@ -1,7 +1,7 @@
-"""The controllers that belong to the API server, driven by the changes of the store; nothing is polled.
+"""The controllers of the embedded cluster, driven by the changes of the store; nothing is polled.
 
 They keep Deployments, ReplicaSets, DaemonSets, Jobs, disruption budgets and namespaces in step, and collect garbage.
-Each is a function of one object; here is only the queue.
+Each controller is a function of one object; this module has the queue.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from colocate.lab.api.store import NODE
 from colocate.telemetry import Event
 
 LOST_NODE_SECONDS = 40.0
-"""How long the pods of a node that was deleted are left, in case it comes back."""
+"""Seconds before the pods of a deleted node are deleted, in case the node comes back."""
 
 _BATCH = 50
 _RETRY_SECONDS = 5.0
@@ -60,7 +60,7 @@ class Controllers:
         self._read_at = (-1, -1)
 
     async def run(self) -> None:
-        """Work whenever something has changed."""
+        """Process the queue whenever something has changed."""
         self._look_at_all()
         watching = asyncio.create_task(self._watch())
         try:
@@ -74,7 +74,7 @@ class Controllers:
             await asyncio.gather(*timers, return_exceptions=True)
 
     async def settle(self) -> None:
-        """Work until nothing is left to do now."""
+        """Process the queue until it is empty."""
         self._wake.clear()
         self._read_changes()
         done = 0
@@ -110,7 +110,7 @@ class Controllers:
                 self._route(change)
 
     def _route(self, change: Change) -> None:
-        """Queue whatever a change may matter to."""
+        """Queue every object that a change may affect."""
         key, body = change.now.key, change.now.body
         resource = self._kinds[key.resource]
         if change.type is Type.DELETED:
@@ -128,7 +128,7 @@ class Controllers:
             for budget in disruption.budgets_of(self._store, body, key.namespace):
                 self._queue[budget.key] = None
         if resource is NODES:
-            # A node that comes, goes or changes its labels and taints may want another set of agents.
+            # A new, removed or changed node may need other DaemonSet pods.
             for daemon_set in self._store.items(DAEMON_SETS.storage):
                 self._queue[daemon_set.key] = None
         if key.namespace and change.type is Type.DELETED:
@@ -137,7 +137,7 @@ class Controllers:
                 self._queue[namespace.key] = None
 
     def _queue_owner(self, owner: Object, namespace: str, and_theirs: bool = False) -> None:
-        """Queue an owner, and its owners where they count what is gone: a Recreate waits for every pod."""
+        """Queue an owner, and with `and_theirs` its owners: a Recreate deployment waits for every pod to go."""
         resource = resources.of_kind(owner["apiVersion"], owner["kind"])
         if resource is None:
             return
@@ -158,7 +158,7 @@ class Controllers:
         self._guarded(key, lambda: self._reconcile(key))
 
     def _guarded(self, key: StoreKey, work: Callable[[], None]) -> None:
-        """One object that cannot be dealt with holds up no other; it is tried again later."""
+        """Run a controller. A failure affects no other object and is retried later."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - the controllers outlive whatever one object does to them
@@ -211,7 +211,7 @@ class Controllers:
             self._registry.force(DISRUPTION_BUDGETS, stored, lambda body: body.update(status=status))
 
     def _drop_pods(self, node: str) -> None:
-        """Delete the pods of a node that is gone: no kubelet will."""
+        """Delete the pods of a deleted node: no kubelet will."""
         for stored in self._store.lookup(PODS.storage, NODE, node):
             delete(self._registry, PODS, stored.key.namespace, stored.key.name, _AT_ONCE)
 

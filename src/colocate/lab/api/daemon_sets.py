@@ -1,7 +1,7 @@
-"""Keeps one pod of a DaemonSet on every node that it is meant for.
+"""Keeps one pod of a DaemonSet on every matching node.
 
-`plan` decides, from the set, its pods and the nodes; `carry_out` acts. Pods get their node by name, so no scheduler
-is asked. A changed template replaces pods one node at a time, unless the strategy is OnDelete.
+`plan` decides, from the set, its pods and the nodes; `carry_out` acts. Pods name their node, so no scheduler is
+needed. A changed template replaces pods one node at a time, unless the strategy is OnDelete.
 """
 
 import hashlib
@@ -33,21 +33,21 @@ COMPONENT = "daemonset-controller"
 REVISION = "controller-revision-hash"
 _RETRY = 60.0
 _TOLERATED = ("not-ready", "unreachable", "disk-pressure", "memory-pressure", "pid-pressure", "unschedulable")
-"""What every DaemonSet's pod tolerates, as on a real cluster: agents belong on troubled nodes, too."""
+"""Taints that every DaemonSet's pod tolerates, as on a real cluster: agents must run on troubled nodes, too."""
 
 
 class DaemonPlan(msgspec.Struct, frozen=True):
-    """What is to be done about one DaemonSet."""
+    """The actions for one DaemonSet."""
 
     create: list[str]
     """Nodes that lack a pod."""
     delete: list[str]
-    """Pods that are one too many, on the wrong node, ended, or of an old template."""
+    """Pods that are surplus, on the wrong node, ended, or of an old template."""
     status: Object
 
 
 def plan(daemon_set: Object, pods: list[Object], nodes: list[SchedulableNode]) -> DaemonPlan:
-    """Decide what a set with these pods needs on these nodes."""
+    """Decide the actions for a set with these pods on these nodes."""
     wanted = {node.name for node in nodes if _is_meant(daemon_set, node)}
     revision = revision_of(daemon_set)
     by_node: dict[str, list[Object]] = {}
@@ -95,12 +95,12 @@ def _is_meant(daemon_set: Object, node: SchedulableNode) -> bool:
 
 
 def revision_of(daemon_set: Object) -> str:
-    """A word that is another for another template."""
+    """A hash of the template."""
     return hashlib.sha256(encode(daemon_set["spec"]["template"])).hexdigest()[:10]
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
-    """Bring a DaemonSet to where it should be; returns when to look again."""
+    """Reconcile a DaemonSet; returns the seconds until the next look, or None."""
     daemon_set = stored.body
     if is_terminating(daemon_set):
         return None

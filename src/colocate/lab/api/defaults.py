@@ -1,6 +1,6 @@
-"""What the API server fills into an object that leaves it out, by kind.
+"""The API server's defaults for objects, by kind.
 
-Left out: the service account's token volume, and every field that nothing here reads.
+Not implemented: the service account's token volume, and every field that nothing here reads.
 """
 
 import base64
@@ -17,9 +17,9 @@ _NULLS_KEPT = ("status", "eventTime", "firstTimestamp", "lastTimestamp")
 
 
 def without_nulls(body: Object) -> Object:
-    """A copy in which a field that was given as null is not there: to the API both mean unset.
+    """A copy without the fields that are null: to the API both mean unset.
 
-    The status stays as it came, and so do an event's times: those are shown as null.
+    The status and an event's times stay unchanged: those are shown as null.
     """
     return {
         key: value if key in _NULLS_KEPT else _pruned(value)
@@ -37,14 +37,14 @@ def _pruned(value: object) -> object:
 
 
 def on_create(storage: str, body: Object, store: ObjectStore) -> None:
-    """Fill in what a new object lacks, and take away the status that only a controller may set."""
+    """Fill in the defaults of a new object, and remove the status, which only a controller may set."""
     if fill := _CREATE.get(storage):
         fill(body, store)
     on_write(storage, body)
 
 
 def on_write(storage: str, body: Object) -> None:
-    """Fill in what an object lacks, whenever it is written."""
+    """Fill in the defaults of an object at every write."""
     if fill := _WRITE.get(storage):
         fill(body)
 
@@ -100,7 +100,7 @@ def _without_status(body: Object, _: ObjectStore) -> None:
 
 
 def _create_job(body: Object, _: ObjectStore) -> None:
-    """A Job selects its pods by a label that nobody else uses, unless it says otherwise itself."""
+    """Select the Job's pods by a unique label, unless the Job has its own selector."""
     _without_status(body, _)
     spec = body["spec"]
     template = spec.setdefault("template", {})
@@ -112,7 +112,7 @@ def _create_job(body: Object, _: ObjectStore) -> None:
 
 
 def _write_pod(body: Object) -> None:
-    """Amounts as the API gives them back, so that writing 1 where there is "1" changes nothing."""
+    """Write amounts in canonical form, so that 1 in place of "1" is no change."""
     for container in containers(body.get("spec") or {}):
         for amounts in (container.get("resources") or {}).values():
             fill_amounts(amounts if isinstance(amounts, dict) else {})
@@ -129,7 +129,7 @@ def _write_secret(body: Object) -> None:
 
 
 def _write_service(body: Object) -> None:
-    """Kept and shown, without an address: nothing would listen on it."""
+    """Services are stored and shown without an address: nothing would listen on it."""
     spec = body.setdefault("spec", {})
     spec.setdefault("type", "ClusterIP")
     spec.setdefault("clusterIP", "None")

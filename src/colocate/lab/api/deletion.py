@@ -1,7 +1,7 @@
-"""How objects go: at once, after a grace period, or when the last finalizer is gone.
+"""Deletes objects: at once, after a grace period, or when the last finalizer is gone.
 
 A pod that runs on a node is only marked; its kubelet deletes it with a grace period of 0 once it has stopped.
-What an object owned is left to the garbage collector.
+The garbage collector handles what an object owned.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ LASTING_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
 class Preconditions(msgspec.Struct, frozen=True):
-    """What must be true of the object for the deletion to go on."""
+    """Preconditions of a deletion."""
 
     uid: str | None = None
     resourceVersion: str | None = None
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):
-    """What a client may say about a deletion. Field names are the wire's."""
+    """The options of a deletion. Field names are those of the API."""
 
     gracePeriodSeconds: int | None = None
     propagationPolicy: str | None = None
@@ -39,26 +39,26 @@ class DeleteOptions(msgspec.Struct, frozen=True):
 
     @property
     def finalizer(self) -> str:
-        """The finalizer that holds the object until the garbage collector has seen to its dependents."""
+        """The finalizer that holds the object until the garbage collector has handled its dependents."""
         policy = self.propagationPolicy or ("Orphan" if self.orphanDependents else "Background")
         return {"Foreground": FOREGROUND, "Orphan": ORPHAN}.get(policy, "")
 
 
 def read_options(body: Any) -> DeleteOptions:
-    """Options from a decoded body; raises the Status of what are none."""
+    """Options from a decoded body; raises the Status of an invalid body."""
     try:
         options = msgspec.convert(body or {}, DeleteOptions)
     except msgspec.ValidationError as error:
         raise bad_request(f"DeleteOptions cannot be read: {error}") from None
     if options.propagationPolicy not in (None, "Foreground", "Background", "Orphan"):
-        raise bad_request(f"propagationPolicy {options.propagationPolicy!r} is not one that is known")
+        raise bad_request(f"propagationPolicy {options.propagationPolicy!r} is not known")
     if (options.gracePeriodSeconds or 0) < 0:
         raise bad_request("gracePeriodSeconds must be greater than or equal to 0")
     return options
 
 
 class DeletionOutcome(msgspec.Struct, frozen=True):
-    """What became of the object."""
+    """The result of a deletion."""
 
     stored: Stored
     gone: bool
@@ -72,7 +72,7 @@ def delete(
     options: DeleteOptions = DeleteOptions(),  # noqa: B008 - frozen
     dry_run: bool = False,
 ) -> DeletionOutcome:
-    """Delete an object, or set it on its way out."""
+    """Delete an object, or begin its deletion."""
     current = registry.get(resource, namespace, name)
     _check(resource, current, options)
     grace = _grace(resource, current, options)
@@ -83,7 +83,7 @@ def delete(
         return DeletionOutcome(current, gone=not grace and not held)
     if is_terminating(current.body):
         return _hasten(registry, resource, current, grace, held)
-    # A pod is always marked before it goes, so that a watch shows both steps; other kinds just go.
+    # A pod is always marked before it is removed, so that a watch shows both steps; other kinds are only removed.
     if not grace and not held and resource is not PODS:
         return DeletionOutcome(registry.store.remove(current.key), gone=True)
     now = registry.clock.time()
@@ -121,7 +121,7 @@ def _check(resource: ServedResource, current: Stored, options: DeleteOptions) ->
 
 
 def _grace(resource: ServedResource, current: Stored, options: DeleteOptions) -> int:
-    """Seconds that the object is given. Only a pod on a node has anything to stop."""
+    """The grace period in seconds. Only a pod on a node has processes to stop."""
     if resource is not PODS:
         return 0
     pod = current.body

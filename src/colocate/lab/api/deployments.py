@@ -1,6 +1,6 @@
-"""Keeps a Deployment's ReplicaSets: one for its template, the older ones on their way to nothing.
+"""Keeps a Deployment's ReplicaSets: one for the current template, and older ones that shrink to 0.
 
-What the sizes should be is decided in `rollout`; here it is carried out, and the Deployment's status told.
+`rollout` decides the sizes; this module carries them out and writes the Deployment's status.
 """
 
 from colocate.lab.api import rollout
@@ -32,7 +32,7 @@ _NOT_COPIED = (rollout.REVISION, "kubectl.kubernetes.io/last-applied-configurati
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
-    """Bring a Deployment one step on; every further step follows from the changes that this one makes."""
+    """Advance a Deployment by one step; the changes that it makes trigger the next step."""
     deployment = stored.body
     if is_terminating(deployment):
         return
@@ -49,7 +49,7 @@ def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
 
 
 def _sets_of(registry: ObjectRegistry, deployment: Object) -> list[Object]:
-    """Its sets, by revision."""
+    """The ReplicaSets of a Deployment, by revision."""
     uid = uid_of(deployment)
     found = registry.store.lookup(REPLICA_SETS.storage, OWNER, uid)
     owned = [one.body for one in found if (controller_of(one.body) or {}).get("uid") == uid]
@@ -95,7 +95,7 @@ def _annotations(deployment: Object, revision: int) -> dict[str, str]:
 
 
 def _promote(registry: ObjectRegistry, deployment: Object, sets: list[Object], new: Object) -> Object:
-    """Give a set the newest revision where an older template has come back."""
+    """Give a set the newest revision if the Deployment returned to its older template."""
     highest = max((rollout.revision_of(one) for one in sets if uid_of(one) != uid_of(new)), default=0)
     revision = rollout.revision_of(new)
     if revision <= highest:
@@ -135,7 +135,7 @@ def _sizes(registry: ObjectRegistry, sets: list[Object]) -> list[rollout.Sizes]:
 
 
 def _scale_paused(registry: ObjectRegistry, deployment: Object, sets: list[Object]) -> None:
-    """A paused Deployment does not roll, but its newest set that has pods still follows its size."""
+    """Scale a paused Deployment: it does not roll out, but its newest set with pods follows its size."""
     active = [one for one in sets if at(one, "spec", "replicas")] or sets[-1:]
     if not active:
         return
@@ -164,7 +164,7 @@ def _say_scaled(
 
 
 def _forget_oldest(registry: ObjectRegistry, deployment: Object, old: list[Object]) -> None:
-    """Delete empty sets beyond those that are kept to go back to."""
+    """Delete empty sets beyond the revision history limit."""
     limit = int(at(deployment, "spec", "revisionHistoryLimit") or 0)
     empty = [one for one in old if not at(one, "spec", "replicas") and not at(one, "status", "replicas")]
     for one in empty[: max(0, len(empty) - limit)]:
@@ -172,7 +172,7 @@ def _forget_oldest(registry: ObjectRegistry, deployment: Object, old: list[Objec
 
 
 def _tell(registry: ObjectRegistry, stored: Stored, new: Object | None) -> None:
-    """Write the status, where it has changed."""
+    """Write the status if it has changed."""
     deployment = stored.body
     sets = _sets_of(registry, deployment)
     updated = next((one for one in sets if new and uid_of(one) == uid_of(new)), None)

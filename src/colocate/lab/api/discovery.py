@@ -1,7 +1,7 @@
-"""The discovery documents that a client asks for first, generated from the table of resources.
+"""The discovery documents that clients request first, generated from the table of resources.
 
-Only the form of one document per group is offered; a client that asks for aggregated discovery reads the
-plain content type of the answer and falls back, as it does with an older server.
+There is one document per group. A client that asks for aggregated discovery sees the plain content type of the
+answer and falls back, as with an older server.
 """
 
 from colocate.lab.api import resources
@@ -10,13 +10,13 @@ from colocate.lab.api.resources import ServedResource, Subresource
 
 
 def core_versions(server_address: str) -> Object:
-    """/api"""
+    """The document at /api: the versions of the core group."""
     address = {"clientCIDR": "0.0.0.0/0", "serverAddress": server_address}
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
 
 
 def group_list() -> Object:
-    """/apis"""
+    """The document at /apis: the named groups."""
     groups = [_group(name, version) for name, version in resources.groups()]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
@@ -34,7 +34,7 @@ def resource_list(group: str, version: str) -> Object | None:
         return None
     listed.sort(key=lambda entry: str(entry["name"]))
     group_version = f"{group}/{version}" if group else version
-    # The core list is older than its own apiVersion field and leaves it out to this day.
+    # The core list still has no apiVersion, as it is older than that field.
     opening = {"kind": "APIResourceList"} | ({"apiVersion": "v1"} if group else {})
     return opening | {"groupVersion": group_version, "resources": listed}
 

@@ -1,7 +1,7 @@
-"""The cluster's state in one SQLite file: every write is in it before it is acknowledged.
+"""Stores the cluster's state in one SQLite file: every write is in it before it is acknowledged.
 
-The write-ahead log reaches the operating system at each commit, so that a killed process loses nothing; it is
-not flushed to the platter each time, so that a power cut may lose the last moments.
+The write-ahead log reaches the operating system at each commit, so a killed process loses nothing. It is not synced
+to disk each time, so a power cut may lose the last moments.
 """
 
 import os
@@ -13,7 +13,7 @@ from colocate.errors import UserError, system_reason
 from colocate.lab.api.changes import Stored, StoreKey
 
 _FORMAT = 1
-_APPLICATION = 0x434F4C4F  # "COLO": tells our file from anybody else's
+_APPLICATION = 0x434F4C4F  # "COLO": marks our files
 _TABLES = """
 CREATE TABLE object (resource TEXT, namespace TEXT, name TEXT, revision INTEGER NOT NULL, body BLOB NOT NULL,
                      PRIMARY KEY (resource, namespace, name)) WITHOUT ROWID;
@@ -22,7 +22,7 @@ CREATE TABLE kept (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 
 
 class Disk:
-    """An open state file; one process at a time."""
+    """An open state file, for one process at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Disk:
         found = self._sql.execute("PRAGMA application_id").fetchone()[0]
         tables = self._sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if tables and found != _APPLICATION:
-            raise UserError(f"{self.path} is a database of something else; name another state file")
+            raise UserError(f"{self.path} is a database of another program; name another state file")
         self._sql.execute("PRAGMA journal_mode = WAL")
         self._sql.execute("PRAGMA synchronous = NORMAL")
         self._sql.execute("BEGIN EXCLUSIVE")
@@ -91,7 +91,7 @@ class Disk:
         self._execute("COMMIT")
 
     def _execute(self, statement: str, values: tuple[object, ...] = ()) -> None:
-        """UserError where the disk is full or broken: what was begun is then to be rolled back."""
+        """UserError where the disk is full or broken: the caller must roll back the transaction."""
         try:
             self._sql.execute(statement, values)
         except sqlite3.OperationalError as error:

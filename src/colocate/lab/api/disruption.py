@@ -1,4 +1,4 @@
-"""Disruption budgets: how many pods may be taken away, and whether a given one may. Changes nothing."""
+"""Disruption budgets: how many pods may be evicted, and whether a given pod may. Changes nothing."""
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 def count(store: ObjectStore, namespace: str, budget: Object) -> Count:
-    """How a budget stands at this moment."""
+    """The current counts of a budget."""
     selector = selectors.from_object(at(budget, "spec", "selector"))
     pods = [
         stored.body
@@ -48,7 +48,7 @@ def count(store: ObjectStore, namespace: str, budget: Object) -> Count:
 
 
 def budgets_of(store: ObjectStore, pod: Object, namespace: str) -> list[Stored]:
-    """The budgets that a pod falls under."""
+    """The budgets that select a pod."""
     labels = labels_of(pod)
     return [
         stored
@@ -77,7 +77,7 @@ def check_eviction(store: ObjectStore, pod: Object, namespace: str) -> None:
 
 
 def _lets_unready_go(budget: Object, found: Count) -> bool:
-    """A pod that is not ready counts for nothing: it may go while the budget is met, or always if wished."""
+    """Whether a pod that is not ready may be evicted: while the budget is met, or always if the budget says so."""
     if at(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True
     return found.currentHealthy >= found.desiredHealthy > 0
@@ -88,7 +88,7 @@ def _is_over(pod: Object) -> bool:
 
 
 def _expected(store: ObjectStore, namespace: str, pods: list[Object]) -> int:
-    """How many pods there should be: what their controllers want, and each pod that has none."""
+    """How many pods there should be: the replicas of their controllers, and each pod without a controller."""
     wanted: dict[str, int] = {}
     for pod in pods:
         uid, replicas = _top_controller(store, namespace, pod)

@@ -1,4 +1,5 @@
-"""Paths that are no resource: discovery, openapi, the version and health. Pure: a path in, a document out."""
+"""Documents at paths that are not resources: discovery, openapi, version and health. Pure: a path in, a document
+out."""
 
 import platform
 from collections.abc import Mapping
@@ -11,16 +12,16 @@ from colocate.lab.api.representation import JSON, negotiate
 from colocate.lab.api.status import method_not_allowed
 
 VERSION = "v1.34.0+colocate-lab"
-"""What this server is taken for, and what it is."""
+"""The Kubernetes version that this server reports, with its own name."""
 
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 _PROTOBUF_OF_OLD = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"
-"""What clients up to 1.26 ask for. It is no media type, so that none of them can read it in an answer."""
+"""The Accept header of clients up to 1.26. It is not a valid media type, so they cannot read it in an answer."""
 
 
 class ApiDocument(msgspec.Struct, frozen=True):
-    """Bytes and what they are."""
+    """A document and its content type."""
 
     content_type: str
     body: bytes

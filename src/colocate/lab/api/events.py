@@ -1,5 +1,5 @@
-"""Events of the two APIs, core/v1 and events.k8s.io/v1: one storage, two sets of names; and those that the
-controllers write about what they do.
+"""Converts events between core/v1 and events.k8s.io/v1, which share one storage, and records the events of
+controllers.
 """
 
 from colocate.lab.api.objects import Object, metadata, name_of, rfc3339, uid_of
@@ -44,17 +44,17 @@ _EMPTY: Object = {
 
 
 def to_v1(event: Object) -> Object:
-    """A stored event in the words of events.k8s.io/v1."""
+    """A stored event with the field names of events.k8s.io/v1."""
     return {_RENAMED.get(field, field): value for field, value in event.items()}
 
 
 def from_v1(event: Object) -> Object:
-    """An event of events.k8s.io/v1 in the words of the store."""
+    """An event of events.k8s.io/v1 with the field names of the store."""
     return {_RENAMED_BACK.get(field, field): value for field, value in event.items()}
 
 
 def completed(event: Object) -> Object:
-    """An event with those fields that are shown even where they are empty, in their order."""
+    """An event with the fields that are shown even if empty, in their order."""
     whole = _EMPTY | event
     ordered = {field: whole[field] for field in _CORE_ORDER if field in whole}
     return ordered | {field: value for field, value in whole.items() if field not in ordered}

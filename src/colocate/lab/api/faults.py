@@ -1,4 +1,4 @@
-"""The words for what is wrong with a field, as API servers say them."""
+"""Messages about invalid fields, worded as by API servers."""
 
 import re
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ def _shown(value: object) -> str:
 
 
 def subdomain_fault(name: str) -> str:
-    """What keeps a text from being a DNS subdomain, or nothing."""
+    """Why a text is not a DNS subdomain; empty if it is."""
     if len(name) > 253:
         return "must be no more than 253 characters"
     if re.fullmatch(_SUBDOMAIN, name):
@@ -52,7 +52,7 @@ def subdomain_fault(name: str) -> str:
 
 
 def label_fault(name: str) -> str:
-    """What keeps a text from being a DNS label, or nothing."""
+    """Why a text is not a DNS label; empty if it is."""
     if len(name) > 63:
         return "must be no more than 63 characters"
     if re.fullmatch(_LABEL, name):
@@ -64,7 +64,7 @@ def label_fault(name: str) -> str:
 
 
 def path_segment_fault(name: str) -> str:
-    """What keeps a text from being one step of a path, or nothing: the rule for the names of roles."""
+    """Why a text is not one step of a path, the rule for names of roles; empty if it is."""
     if name in (".", ".."):
         return f"may not be '{name}'"
     held = next((sign for sign in "/%" if sign in name), "")
@@ -73,7 +73,7 @@ def path_segment_fault(name: str) -> str:
 
 @lru_cache(maxsize=4096)
 def qualified_name_fault(name: str) -> str:
-    """What keeps a text from being a label or annotation key, or nothing."""
+    """Why a text is not a label or annotation key; empty if it is."""
     prefix, slash, last = name.rpartition("/")
     if slash and subdomain_fault(prefix):
         return f"prefix part {subdomain_fault(prefix)}"

@@ -1,6 +1,6 @@
-"""Collects what nobody owns any more, and sees to the dependents of what waits for that.
+"""The garbage collector: deletes objects whose owners are gone, and handles the dependents of objects in deletion.
 
-Owners of kinds that are not served here are taken to exist.
+Owners of kinds that are not served here count as existing.
 """
 
 from colocate.lab.api import resources
@@ -13,13 +13,13 @@ from colocate.lab.api.store import OWNER
 
 
 def collect_dependents(registry: ObjectRegistry, uid: str) -> None:
-    """Look at everything that the object with this uid owned."""
+    """Collect the dependents of the object with this uid."""
     for resource, stored in _dependents(registry, uid):
         collect(registry, resource, stored)
 
 
 def collect(registry: ObjectRegistry, resource: ServedResource, stored: Stored) -> None:
-    """Delete an object whose owners are all gone; take away those of its references that lead nowhere."""
+    """Delete an object whose owners are all gone; otherwise remove its references to missing owners."""
     owners: list[Object] = metadata(stored.body).get("ownerReferences") or []
     left = [owner for owner in owners if _exists(registry, owner, stored.key.namespace)]
     if len(left) == len(owners):
@@ -31,7 +31,7 @@ def collect(registry: ObjectRegistry, resource: ServedResource, stored: Stored) 
 
 
 def see_to_finalizers(registry: ObjectRegistry, resource: ServedResource, stored: Stored) -> None:
-    """Let an object go on that was deleted with the wish to orphan its dependents, or to go after them."""
+    """Finish a deletion that orphans the dependents, or that waits for them."""
     held = metadata(stored.body).get("finalizers") or []
     if not is_terminating(stored.body) or not {FOREGROUND, ORPHAN} & set(held):
         return
@@ -44,7 +44,7 @@ def see_to_finalizers(registry: ObjectRegistry, resource: ServedResource, stored
         return
     for kind, dependent in dependents:
         if not is_terminating(dependent.body):
-            # What has dependents of its own has to wait for them as well.
+            # A dependent with its own dependents has to wait for them as well.
             waits = bool(_dependents(registry, uid_of(dependent.body)))
             options = DeleteOptions(propagationPolicy="Foreground" if waits else "Background")
             delete(registry, kind, dependent.key.namespace, dependent.key.name, options)

@@ -1,4 +1,4 @@
-"""The shelf of one resource: its objects by key, by namespace, and by what else they are looked up by."""
+"""The objects of one resource by key, by namespace and by further indexes."""
 
 from collections.abc import Callable, Mapping
 
@@ -17,7 +17,7 @@ def by_owner(body: Object) -> tuple[str, ...]:
 
 
 class Index:
-    """Objects by values that are read from their bodies."""
+    """Finds objects by values that are read from their bodies."""
 
     def __init__(self, values: Callable[[Object], tuple[str, ...]]) -> None:
         self._values = values
@@ -47,7 +47,7 @@ class ObjectShelf:
         self._all: dict[StoreKey, Stored] = {}
         self._namespaces: dict[str, dict[StoreKey, Stored]] = {}
         self._order: dict[str, list[StoreKey]] = {}
-        """Sorted keys by namespace, kept until an object comes or goes; "" is all of them."""
+        """Sorted keys by namespace, cached until an object is added or removed; "" has all of them."""
 
     def get(self, key: StoreKey) -> Stored | None:
         return self._all.get(key)

@@ -1,4 +1,4 @@
-"""Runs a Job's pods until as many as it wants have succeeded, or more have failed than it allows.
+"""Runs a Job's pods until enough have succeeded, or too many have failed.
 
 `plan` decides, from the Job and its pods; `carry_out` acts. Left out: indexed Jobs, suspension, pod failure policies,
 time to live and CronJobs.
@@ -32,7 +32,7 @@ _FIRST_WAIT, _LONGEST_WAIT = 10.0, 360.0
 
 
 class JobPlan(msgspec.Struct, frozen=True):
-    """What is to be done about one Job."""
+    """The actions for one Job."""
 
     create: int
     delete: list[str]
@@ -41,14 +41,14 @@ class JobPlan(msgspec.Struct, frozen=True):
 
 
 def plan(job: Object, pods: list[Object], now: float) -> JobPlan:
-    """Decide what a Job with these pods needs."""
+    """Decide the actions for a Job with these pods."""
     spec, before = job["spec"], job.get("status") or {}
     succeeded = sum(1 for pod in pods if at(pod, "status", "phase") == "Succeeded")
     failed = [pod for pod in pods if at(pod, "status", "phase") == "Failed"]
     active = [pod for pod in pods if is_active(pod)]
     parallelism = int(spec.get("parallelism", 1))
     wanted = spec.get("completions")
-    # Without a number of completions, one success says that the work is done.
+    # Without a number of completions, one success completes the Job.
     left = int(wanted) - succeeded if wanted is not None else (0 if succeeded else parallelism)
     started = parse_time(before.get("startTime")) or now
     ending = _ending(spec, left, len(failed), len(active), now - started)
@@ -100,7 +100,7 @@ def is_over(job: Object) -> bool:
 
 
 def _pause(failed: list[Object], now: float) -> float:
-    """How long to wait after the latest failure before another try."""
+    """Seconds to wait after the latest failure before the next pod."""
     if not failed:
         return 0.0
     last = max(parse_time(metadata(pod).get("creationTimestamp")) or 0.0 for pod in failed)
@@ -109,7 +109,7 @@ def _pause(failed: list[Object], now: float) -> float:
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
-    """Bring a Job on; returns when to look again."""
+    """Reconcile a Job; returns the seconds until the next look, or None."""
     job = stored.body
     if is_terminating(job):
         return None

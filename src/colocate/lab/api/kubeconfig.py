@@ -1,4 +1,4 @@
-"""The file by which a client finds the server and says who it is."""
+"""Writes kubeconfig files for the embedded cluster."""
 
 import base64
 from pathlib import Path
@@ -12,7 +12,7 @@ from colocate.lab.api.objects import Object
 
 
 class Credential(msgspec.Struct, frozen=True):
-    """What a client shows: a token or a certificate."""
+    """A client's credential: a token or a certificate."""
 
     token: str = ""
     pair: Pair | None = None
@@ -43,7 +43,7 @@ def document(url: str, ca: bytes | None, credential: Credential, namespace: str 
 
 
 def write(path: Path, config: Object) -> None:
-    """Write it for its owner alone, in one step: a reader sees the old file or the new one."""
+    """Write the file atomically, readable only by its owner."""
     write_atomically(path, yaml.safe_dump(config, sort_keys=False).encode())
 
 

@@ -1,7 +1,7 @@
-"""Lists: the objects of a selection, whole or page by page.
+"""Lists the objects of a selection, whole or page by page.
 
-The pages of a list show the cluster as it was at the first one: the rest is kept until it has been read, or
-until newer lists push it out, and then the client is told to begin again.
+All pages of a list show the cluster as it was at the first page: the rest is kept until it is read. If newer lists
+displace it, the client has to list again.
 """
 
 import base64
@@ -30,7 +30,7 @@ class _Token(msgspec.Struct):
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """Objects, and what is said about the list."""
+    """Objects, and the list's metadata."""
 
     found: list[Stored]
     metadata: Object
@@ -39,7 +39,7 @@ class ListPage(msgspec.Struct, frozen=True):
 def select(
     store: ObjectStore, resource: ServedResource, namespace: str, selection: ObjectSelection
 ) -> list[Stored]:
-    """The objects of a selection, in order; found by an index where there is one."""
+    """The objects of a selection, in order; uses an index where there is one."""
     storage = resource.storage
     if selection.is_everything:
         return store.items(storage, namespace)
@@ -59,7 +59,7 @@ def select(
 
 
 class Lister:
-    """Answers lists."""
+    """Answers list requests, page by page."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class Lister:
             return ListPage(found, listed)
         shown, rest = found[:limit], found[limit:]
         last = shown[-1].key
-        # The place is the key below what was asked for: a name, or namespace and name.
+        # The position is the key below the requested path: a name, or namespace and name.
         place = last.name if namespace or not resource.namespaced else f"{last.namespace}/{last.name}"
         token = _encode(_Token("meta.k8s.io/v1", revision, f"{place}\0"))
         self._keep(token, rest)

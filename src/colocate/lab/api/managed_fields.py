@@ -1,8 +1,8 @@
-"""Who wrote which field of an object, and when: `metadata.managedFields`, as API servers record updates. Pure.
+"""Records which manager wrote which field, in `metadata.managedFields`, as API servers record updates. Pure.
 
-A manager owns the fields whose value it was the last to change; a field that goes has no owner. What an object
-was created with in its status has none either. Recorded for nodes alone, which is where it is read. Left out:
-server-side apply, which is recorded as any other update, and the conflicts that it would have.
+A manager owns the fields that it was the last to change; a removed field has no owner, nor has the status with
+which an object was created. Recorded only for nodes, where it is read. Not implemented: server-side apply, which is
+recorded like any other update, and its conflicts.
 """
 
 from collections.abc import Iterator
@@ -15,29 +15,29 @@ from colocate.lab.api.objects import Object, encode
 Path: TypeAlias = tuple[str, ...]
 
 _KEYED = ("f:conditions", "f:addresses")
-"""Lists whose items are told apart by their type; any other list is one value."""
+"""Lists whose items are identified by their type; any other list is one value."""
 _METADATA = ("labels", "annotations", "finalizers")
 _LONGEST_NAME = 128
 _MISSING = object()
 
 
 class FieldWriter(msgspec.Struct, frozen=True):
-    """Whoever writes, by the name that they give themselves, and the subresource through which."""
+    """The writer of an update: its manager name, and the subresource that it used."""
 
     manager: str
     subresource: str = ""
 
 
 def manager_of(field_manager: str, user_agent: str) -> str:
-    """The name of a client: the one that it says, or the program in its User-Agent."""
+    """The manager name of a client: the one that it states, or the program in its User-Agent."""
     return (field_manager or user_agent.partition("/")[0])[:_LONGEST_NAME] or "unknown"
 
 
 def recorded(entries: list[Object], old: Object, new: Object, writer: FieldWriter, now: str) -> list[Object]:
     """The entries after a write that made `new` of `old`.
 
-    A cluster of thousands of nodes has as many heartbeats: only what differs is walked, and an entry that owns
-    it already keeps its tree.
+    Thousands of nodes send heartbeats, so only differences are walked, and an entry that already owns them keeps
+    its tree.
     """
     found = dict(_differences(_signed(old, writer.subresource), _signed(new, writer.subresource), ()))
     changed = {path for path, is_there in found.items() if is_there}
@@ -73,14 +73,14 @@ def _entry(writer: FieldWriter, now: str, owned: set[Path]) -> Object:
 
 
 def _signed(obj: Object, subresource: str) -> Object:
-    """The part of an object that a write through this subresource can own."""
+    """The part of an object that writes to this subresource can own."""
     marks = obj.get("metadata") or {}
     part = subresource or "spec"
     return {"metadata": {key: marks[key] for key in _METADATA if key in marks}, part: obj.get(part) or {}}
 
 
 def _differences(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, bool]]:
-    """The fields that differ, and whether each is still there."""
+    """The fields that differ, and whether each still exists."""
     if old is not _MISSING and old == new:
         return
     before, after = _parts(old, path), _parts(new, path)
@@ -94,7 +94,7 @@ def _differences(old: Any, new: Any, path: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _parts(value: Any, path: Path) -> dict[str, Any] | None:
-    """What a value is made of; None where it is one value."""
+    """The fields or items of a value; None where it is a single value."""
     if isinstance(value, list) and path[-1] in _KEYED:
         return {f"k:{encode({'type': one.get('type')}).decode()}": one for one in value}
     return {f"f:{key}": one for key, one in value.items()} if isinstance(value, dict) else None
@@ -108,7 +108,7 @@ def _leaves(value: Any, path: Path) -> Iterator[Path]:
         yield path
         return
     if len(path) > 1:
-        yield (*path, ".")  # The map itself, owned by who made it.
+        yield (*path, ".")  # The map itself, owned by its creator.
     for step, one in parts.items():
         yield from _leaves(one, (*path, step))
 

@@ -1,7 +1,8 @@
-"""The metrics API: how busy nodes and pods are, as a metrics-server tells it. `kubectl top` asks it.
+"""The metrics API, as served by a metrics-server: the use of nodes and pods, for `kubectl top`.
 
-A meter says what was measured; where a node's annotations `lab.colocate.dev/usage-cpu` and `usage-memory` say
-otherwise, they hold, so that anybody can make a node look busy. What nobody measures has no metrics. Nothing is kept.
+A meter provides the measurements. A node's annotations `lab.colocate.dev/usage-cpu` and `usage-memory` override
+them, so that users can make a node look busy. Nodes and pods without measurements have no metrics. Nothing is
+stored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,22 +22,22 @@ from colocate.lab.api.status import not_found
 from colocate.lab.api.store import ObjectStore
 
 RESOLUTION = 15.0
-"""Seconds from one measurement to the next, as of a metrics-server."""
+"""Seconds between two measurements, as in a metrics-server."""
 ANNOTATION = "lab.colocate.dev/usage-"
 _MEASURED_OF: Mapping[ServedResource, ServedResource] = {NODE_METRICS: NODES, POD_METRICS: PODS}
 
 
 class MetricsUsage(msgspec.Struct, frozen=True):
-    """What something uses."""
+    """The use of CPU and memory."""
 
     cpu: float = 0.0
-    """In cores."""
+    """CPU in cores."""
     memory: int = 0
-    """In bytes."""
+    """Memory in bytes."""
 
 
 class NodeReading(msgspec.Struct, frozen=True):
-    """What a node used in the `window` of seconds that ended at `time`."""
+    """The use of a node in the `window` of seconds that ended at `time`."""
 
     time: float
     window: float
@@ -44,7 +45,7 @@ class NodeReading(msgspec.Struct, frozen=True):
 
 
 class PodReading(msgspec.Struct, frozen=True):
-    """What the containers of a pod used."""
+    """The use of a pod's containers."""
 
     time: float
     window: float
@@ -52,7 +53,7 @@ class PodReading(msgspec.Struct, frozen=True):
 
 
 class Meter(Protocol):
-    """Whoever measures nodes and pods; None where there is nothing to tell, or not yet."""
+    """Measures nodes and pods; None where there is no measurement yet, or none at all."""
 
     def node(self, name: str) -> NodeReading | None: ...
 
@@ -60,7 +61,7 @@ class Meter(Protocol):
 
 
 class MetricsServer:
-    """Answers what is asked of the metrics API."""
+    """Answers requests to the metrics API."""
 
     def __init__(self, store: ObjectStore, clock: Clock) -> None:
         self._store = store
@@ -125,18 +126,18 @@ def _shown(usage: MetricsUsage) -> Object:
 
 
 def _claimed(annotations: Mapping[str, str]) -> Object:
-    """What the annotations of a node say of its use; ValueError where that is no use."""
+    """The use that a node's annotations claim; ValueError where they are invalid."""
     found: Object = {}
     for name, shown in (("cpu", in_decimal), ("memory", in_binary)):
         if (text := annotations.get(ANNOTATION + name)) is not None:
             amount = parse(text)
             if amount < 0:
-                raise ValueError(f"{text} of {name} is less than nothing")
+                raise ValueError(f"{text} of {name} is negative")
             found[name] = shown(amount)
     return found
 
 
 def _span(seconds: float) -> str:
-    """As Go writes it: 15s, 20.064s, 1m15s."""
+    """A duration as Go writes it: 15s, 20.064s, 1m15s."""
     minutes, rest = divmod(round(seconds, 3), 60)
     return f"{minutes:.0f}m{rest:g}s" if minutes else f"{rest:g}s"

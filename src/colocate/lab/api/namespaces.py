@@ -1,4 +1,4 @@
-"""The life of a namespace: its default service account, and the clearing of what is in it before it goes."""
+"""The namespace controller: creates the default service account, and empties a namespace before its removal."""
 
 from colocate.lab.api import resources
 from colocate.lab.api.changes import Stored
@@ -9,7 +9,7 @@ from colocate.lab.api.resources import NAMESPACES, SERVICE_ACCOUNTS
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
-    """Bring a namespace one step on."""
+    """Reconcile a namespace."""
     name = stored.key.name
     if not is_terminating(stored.body):
         if registry.find(SERVICE_ACCOUNTS, name, "default") is None:
@@ -23,7 +23,7 @@ def carry_out(registry: ObjectRegistry, stored: Stored) -> None:
 
 
 def _clear(registry: ObjectRegistry, namespace: str) -> int:
-    """Delete everything in a namespace; returns how much is still there, such as pods that have to stop."""
+    """Delete everything in a namespace; returns how many objects are left, such as pods that have to stop."""
     left = 0
     for resource in resources.stored():
         if not resource.namespaced:

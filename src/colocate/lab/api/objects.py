@@ -1,7 +1,7 @@
-"""The JSON objects that the API server keeps: reading, copying and arranging them, and the times in them.
+"""Helpers to read, copy and arrange the JSON objects of the API server, and their timestamps.
 
-An object in the store is *bare*: it has no kind and no apiVersion, because its key says what it is. Both are
-put in front of it on the way out.
+An object in the store is *bare*: it has no kind and no apiVersion, because its key implies them. Both are added
+when it is sent.
 """
 
 from datetime import UTC, datetime
@@ -33,13 +33,13 @@ _METADATA_ORDER = (
 
 
 def clone(obj: Object) -> Object:
-    """A copy that shares nothing; objects of the store are shared and must not be changed in place."""
+    """A deep copy; objects of the store are shared and must not be changed in place."""
     copied: Object = decode(encode(obj))
     return copied
 
 
 def at(obj: Any, *path: str) -> Any:
-    """What stands at a path, or None where any step of it is missing."""
+    """The value at a path; None where any step of it is missing."""
     for step in path:
         if not isinstance(obj, dict):
             return None
@@ -93,23 +93,23 @@ def is_ready(obj: Object) -> bool:
 
 
 def arrange_metadata(given: Object) -> Object:
-    """Metadata in the order in which an API server writes it, without what is empty."""
+    """Metadata in the order of an API server, without empty fields."""
     known = {key: given[key] for key in _METADATA_ORDER if given.get(key) not in (None, {}, [], "")}
     return known | {key: value for key, value in given.items() if key not in _METADATA_ORDER}
 
 
 def rfc3339(seconds: float) -> str:
-    """A moment as metadata has it, to the second."""
+    """A time as in metadata, to the second."""
     return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def rfc3339_micro(seconds: float) -> str:
-    """A moment as leases and new events have it, to the microsecond."""
+    """A time as in leases and new events, to the microsecond."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def parse_time(text: Any) -> float | None:
-    """Seconds since the epoch; None where this is no time."""
+    """Seconds since the epoch; None where the text is not a time."""
     if not isinstance(text, str):
         return None
     try:

@@ -1,7 +1,7 @@
-"""The openapi documents, as far as kubectl reads them: which kinds can be patched, with which parameters.
+"""The parts of the openapi documents that kubectl reads: which kinds can be patched, with which parameters.
 
-They hold no schemas. kubectl then leaves the checking of fields to the server and merges by the rules that it
-was compiled with; `kubectl explain` has nothing to explain.
+They hold no schemas: kubectl then lets the server check fields and merges by its built-in rules, and `kubectl
+explain` has nothing to show.
 """
 
 from collections.abc import Iterator
@@ -44,9 +44,9 @@ def version_2(version: str) -> Object:
 
 
 def version_2_protobuf(version: str) -> bytes:
-    """/openapi/v2 in the protobuf form, which is the only one that kubectl takes.
+    """/openapi/v2 as protobuf, the only form that kubectl accepts.
 
-    Numbers are those of the fields of gnostic's openapi_v2.Document.
+    The numbers are those of the fields of gnostic's openapi_v2.Document.
     """
     paths = b"".join(
         _field(2, _named(path_of(resource), _field(8, _operation_protobuf(resource))))
@@ -57,7 +57,7 @@ def version_2_protobuf(version: str) -> bytes:
 
 
 def version_3_index() -> Object:
-    """/openapi/v3: where the document of each group is."""
+    """/openapi/v3: the paths of the documents of each group."""
     roots = ["api/v1", *(f"apis/{group}/{version}" for group, version in resources.groups())]
     return {"paths": {root: {"serverRelativeURL": f"/openapi/v3/{root}"} for root in roots}}
 

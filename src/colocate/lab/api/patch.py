@@ -1,4 +1,4 @@
-"""Patches by their content type: which form, how it is applied, and which Status a bad one gets."""
+"""Applies patches of every content type, and raises the Status of a bad one."""
 
 from enum import StrEnum
 from typing import Any
@@ -26,7 +26,7 @@ def patch_type(media_type: str) -> PatchType:
 
 
 def apply(type: PatchType, document: Object | None, patch: Any) -> Object:
-    """The patched object. There is no document only where something is applied for the first time."""
+    """The patched object. `document` is None only for the first server-side apply of an object."""
     try:
         patched = _apply(type, document, patch)
     except json_patch.PatchFailed:
@@ -59,7 +59,7 @@ def _apply(type: PatchType, document: Object | None, patch: Any) -> Any:
 
 
 def merge(document: Any, patch: Any) -> Any:
-    """JSON merge patch (RFC 7386), a new document: null removes, an object is merged, anything else replaces."""
+    """Apply a JSON merge patch (RFC 7386) to a copy: null removes, an object is merged, anything else replaces."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(document) if isinstance(document, dict) else {}
@@ -72,11 +72,11 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 def apply_configuration(document: Object | None, configuration: Object) -> Object:
-    """Server-side apply, simplified: the object with the configuration in it; a new object where there was none.
+    """Server-side apply, simplified: merge the configuration into the object, or make a new object.
 
-    A real server remembers who applied which field. Here nobody owns a field: two appliers never conflict, and a
-    field that an applier leaves out of its next version stays. Lists merge by the keys of strategic merge, and so
-    does what is inside them; null means that a field is not applied.
+    A real server records which applier owns which field. Here fields have no owner: two appliers never conflict,
+    and a field that an applier omits in its next version stays. Lists, also nested ones, merge by the keys of
+    strategic merge; null means that a field is not applied.
     """
     return patch_strategic.apply(document or {}, _without_nulls(configuration))
 

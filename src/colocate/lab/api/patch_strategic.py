@@ -1,8 +1,8 @@
-"""Strategic merge patch: a merge patch that knows which lists are sets of named things. Pure.
+"""Strategic merge patch: a merge patch that merges some lists by a key. Pure.
 
-Which lists merge, and by which key, is known by the name of the field: enough for the kinds that are served
-here, where no name means two things. `$setElementOrder` is ignored: what is new goes to the end of a list.
-Raises ValueError where the patch contradicts itself.
+The name of a field decides whether its list merges, and by which key: that is enough for the kinds served here,
+where no name has two meanings. `$setElementOrder` is ignored: new items go to the end of a list. Raises ValueError
+where the patch is inconsistent.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What a path and a method ask for: which resource, which object, which verb. Pure."""
+"""Parses a path and a method into a resource, an object and a verb. Pure."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _ONE = {"GET": "get", "HEAD": "get", "PUT": "update", "PATCH": "patch", "DELETE"
 _ABSENT_PARTS = {
     f"pods/{part}" for part in ("attach", "portforward", "proxy", "ephemeralcontainers", "resize")
 }
-"""Parts that people reach for: they are told that it is not their mistake."""
+"""Subresources that a real server has and this one does not; the answer says so."""
 _MANY = {"GET": "list", "HEAD": "list", "POST": "create", "DELETE": "deletecollection"}
 
 
@@ -25,18 +25,18 @@ class Target(msgspec.Struct, frozen=True):
     subresource: str = ""
 
     def deed(self, selected_name: str = "") -> Deed:
-        """What it takes to be allowed; a list or watch of one name counts as being of that name."""
+        """The permission that the request needs; a list or watch of one name counts as a request for that name."""
         resource = self.resource
-        # A namespace is in itself: its own roles may allow to read it.
+        # A namespace belongs to itself: roles in it may allow reading it.
         namespace = self.name if resource is NAMESPACES else self.namespace
         name = self.name or selected_name
         return Deed(self.verb, resource.group, resource.plural, self.subresource, namespace, name)
 
 
 def parse(method: str, path: str, watch: bool) -> Target | None:
-    """The target of a path below /api/v1 or /apis/<group>/<version>; None where it is none of a resource.
+    """The target of a path below /api/v1 or /apis/<group>/<version>; None where the path is not of a resource.
 
-    Raises the Status of a resource or method that there is not.
+    Raises the Status of an unknown resource or method.
     """
     steps = path.strip("/").split("/")
     match steps:

@@ -1,4 +1,4 @@
-"""What `kubectl get pods` shows of a pod: above all its one-word status. Pure."""
+"""The cells that `kubectl get pods` shows, such as the one-word status. Pure."""
 
 from colocate.lab.api.ages import age, human
 from colocate.lab.api.objects import Object, at, condition, is_ready, is_terminating, metadata, parse_time
@@ -28,7 +28,7 @@ def cells(pod: Object, now: float) -> list[object]:
 
 
 def row_conditions(pod: Object) -> list[Object]:
-    """What a table says of a row as a whole: that the pod has run to its end."""
+    """The conditions of a row in a table: whether the pod has ended."""
     phase = at(pod, "status", "phase")
     if phase not in _FINAL:
         return []
@@ -37,7 +37,7 @@ def row_conditions(pod: Object) -> list[Object]:
 
 
 def status_word(pod: Object) -> str:
-    """The word that tells most: why it waits, how it ended, or its phase."""
+    """The one-word status: why it waits, how it ended, or its phase."""
     phase = at(pod, "status", "phase") or "Unknown"
     word = at(pod, "status", "reason") or phase
     scheduled = condition(pod, "PodScheduled") or {}
@@ -53,7 +53,7 @@ def status_word(pod: Object) -> str:
 
 
 def _init_word(pod: Object) -> str:
-    """What the init containers are at; empty once they are done."""
+    """The status of the init containers; empty once they are done."""
     total = len(at(pod, "spec", "initContainers") or [])
     statuses: list[Object] = at(pod, "status", "initContainerStatuses") or []
     for number, status in enumerate(statuses):

@@ -1,4 +1,4 @@
-"""What the API server fills into a pod or a pod template that leaves it out. Changes the body it is given."""
+"""The API server's defaults for pods and pod templates. Changes the given body in place."""
 
 import math
 from typing import Any
@@ -27,7 +27,7 @@ def fill_template(spec: Object) -> None:
 
 
 def fill_pod(spec: Object) -> None:
-    """Defaults of a pod that is created."""
+    """Defaults of a new pod."""
     fill_template(spec)
     spec.setdefault("enableServiceLinks", True)
     tolerations = list(spec.get("tolerations") or [])
@@ -50,7 +50,7 @@ def containers(spec: Object) -> list[Object]:
 
 
 def qos_class(spec: Object) -> str:
-    """Guaranteed, Burstable or BestEffort, from CPU and memory alone."""
+    """Guaranteed, Burstable or BestEffort, by CPU and memory only."""
     wanted: list[tuple[Any, Any]] = []
     for container in containers(spec):
         resources = container.get("resources") or {}
@@ -63,7 +63,7 @@ def qos_class(spec: Object) -> str:
 
 
 def fill_amounts(amounts: Object) -> None:
-    """Quantities in their canonical form; a bad one is left for validation to name."""
+    """Write quantities in canonical form; validation reports a bad one."""
     for name, value in amounts.items():
         try:
             amounts[name] = quantities.canonical(value)

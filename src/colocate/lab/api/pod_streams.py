@@ -1,7 +1,7 @@
-"""`kubectl logs` and `kubectl exec`: what a container has written, and a command beside it, over HTTP and WebSocket.
+"""`kubectl logs` and `kubectl exec`: a container's output, and a command beside it, over HTTP and WebSocket.
 
-The processes are another's: a `PodAccess` reaches them. Simulated nodes have none, which is said in a sentence.
-Exec speaks the channel protocols v5 and v4, as kubectl from 1.31 on does; SPDY, of older ones, is refused with words.
+A `PodAccess` reaches the processes. Simulated nodes have none, and the error says so. Exec speaks the channel
+protocols v5 and v4 of kubectl 1.31 and later; SPDY, of older versions, is refused with an explanation.
 """
 
 import asyncio
@@ -18,12 +18,11 @@ from colocate.lab.api.status import StatusError, bad_request
 
 PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE, _CLOSE = 0, 1, 2, 3, 4, 255
-_PIECE = 1 << 16
 _LARGEST_INPUT = 1 << 20
 
 
 class TerminalSize(msgspec.Struct, frozen=True):
-    """What a terminal says when it is resized."""
+    """The size of a terminal."""
 
     width: int = msgspec.field(name="Width", default=80)
     height: int = msgspec.field(name="Height", default=24)
@@ -33,17 +32,17 @@ class ExecProcess(Protocol):
     """A command that runs beside a container."""
 
     async def read(self, error: bool) -> bytes:
-        """Some of its output; nothing where that has ended."""
+        """Some of its output; empty at the end."""
 
     async def write(self, data: bytes) -> None:
-        """Give it input; nothing at all closes it."""
+        """Write to its input; empty data closes it."""
 
     def resize(self, size: TerminalSize) -> None: ...
 
     async def wait(self) -> int: ...
 
     async def close(self) -> None:
-        """End it, if it has not."""
+        """End it, if it still runs."""
 
 
 class PodAccess(Protocol):
@@ -52,16 +51,16 @@ class PodAccess(Protocol):
     def log(
         self, uid: str, container: str, *, previous: bool, tail: int | None, follow: bool
     ) -> AsyncIterator[bytes]:
-        """What a container has written. LookupError, with a sentence, where there is nothing to read."""
+        """The output of a container. LookupError with a sentence where there is none."""
 
     async def start(
         self, uid: str, container: str, command: list[str], *, terminal: bool, input: bool
     ) -> ExecProcess:
-        """Run a command beside a container. LookupError, with a sentence, where that cannot be."""
+        """Run a command beside a container. LookupError with a sentence where that is not possible."""
 
 
 def container_of(pod: Object, wanted: str) -> str:
-    """The container that is meant; a Status where it must be named, or there is none of that name."""
+    """The requested container; raises a Status where it must be named, or does not exist."""
     spec = pod.get("spec") or {}
     names = [str(one["name"]) for key in ("initContainers", "containers") for one in spec.get(key) or []]
     apps = [str(one["name"]) for one in spec.get("containers") or []]
@@ -77,7 +76,7 @@ def container_of(pod: Object, wanted: str) -> str:
 async def serve_log(
     request: web.Request, pod: Object, query: ListQuery, access: PodAccess | None
 ) -> web.StreamResponse:
-    """Answer with what a container has written, to its end or for as long as it goes on."""
+    """Answer with a container's output, to its end or as long as it continues."""
     container = container_of(pod, query.text("container"))
     pieces = _reachable(pod, access).log(
         uid_of(pod),
@@ -92,7 +91,7 @@ async def serve_log(
         first = await anext(pieces, b"")
     except LookupError as error:
         raise bad_request(str(error.args[0])) from None
-    with contextlib.suppress(ConnectionError):  # a reader that has seen enough just goes
+    with contextlib.suppress(ConnectionError):  # the reader may disconnect at any time
         await response.prepare(request)
         piece = first
         while piece:
@@ -109,7 +108,8 @@ async def serve_log(
 async def serve_exec(request: web.Request, pod: Object, access: PodAccess | None) -> web.StreamResponse:
     """Run a command beside a container, with its streams over a WebSocket.
 
-    Why a command cannot run is said over it: where a WebSocket is refused, kubectl tries SPDY and shows its refusal.
+    Why a command cannot run is sent over the WebSocket: if it were refused, kubectl would try SPDY and show that
+    refusal.
     """
     query = ListQuery(dict(request.query))
     if "spdy" in request.headers.get("Upgrade", "").lower():
@@ -149,7 +149,7 @@ async def _end(socket: web.WebSocketResponse, outcome: Object) -> None:
 
 
 async def _joined(socket: web.WebSocketResponse, process: ExecProcess, terminal: bool) -> None:
-    """Pass everything on until the command has ended, and say how."""
+    """Pass all streams on until the command has ended, and send its outcome."""
     asking = asyncio.create_task(_input(socket, process))
     telling = [asyncio.create_task(_output(socket, process, _STDOUT, error=False))]
     if not terminal:
@@ -157,7 +157,7 @@ async def _joined(socket: web.WebSocketResponse, process: ExecProcess, terminal:
     try:
         ended = asyncio.create_task(process.wait())
         await asyncio.wait([ended, asking], return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done():  # The client has gone.
+        if not ended.done():  # The client has disconnected.
             ended.cancel()
             return
         await asyncio.gather(*telling)
@@ -175,7 +175,7 @@ async def _output(socket: web.WebSocketResponse, process: ExecProcess, channel: 
 
 
 async def _input(socket: web.WebSocketResponse, process: ExecProcess) -> None:
-    """Take what the client sends until it hangs up; a broken frame is passed over."""
+    """Read the client's input until it disconnects; a broken frame is ignored."""
     async for message in socket:
         if message.type is not WSMsgType.BINARY or not message.data:
             continue

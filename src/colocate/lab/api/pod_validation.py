@@ -1,4 +1,4 @@
-"""The rules of a pod: what it must have, and what of it may change. Pure: a body in, its faults out."""
+"""The rules for pods: required fields, and fields that may change. Pure: a body in, its faults out."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ _IMMUTABLE = (
 
 
 def spec_faults(spec: Object, path: str = "spec") -> Iterator[StatusCause]:
-    """What is wrong with a pod's spec."""
+    """The faults of a pod's spec."""
     if not spec.get("containers"):
         yield faults.required(f"{path}.containers")
     names: set[str] = set()
@@ -77,7 +77,7 @@ def _resource_faults(resources: Object, path: str) -> Iterator[StatusCause]:
 
 
 def amount_faults(name: str, value: object, path: str) -> Iterator[StatusCause]:
-    """What is wrong with an amount of a resource."""
+    """The faults of an amount of a resource."""
     field = f"{path}[{name}]"
     if why := faults.qualified_name_fault(name):
         yield faults.invalid(path, name, why)
@@ -93,7 +93,7 @@ def amount_faults(name: str, value: object, path: str) -> Iterator[StatusCause]:
 
 
 def update_faults(new: Object, old: Object) -> Iterator[StatusCause]:
-    """What of a pod's spec was changed that may not be."""
+    """Forbidden changes of a pod's spec."""
     allowed = clone(old)
     for group in ("initContainers", "containers"):
         given, kept = new.get(group) or [], allowed.get(group) or []

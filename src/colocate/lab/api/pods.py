@@ -1,4 +1,4 @@
-"""What is done to pods through paths of their own: binding them to nodes and evicting them."""
+"""Binds pods to nodes and evicts them, through their subresources."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _EVICTED = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evictin
 
 
 def bind(registry: ObjectRegistry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
-    """Put a pod on a node, once."""
+    """Bind a pod to a node; Conflict where it already has one."""
     check_kind("Binding", "v1", body)
     node = at(body, "target", "name")
     if not isinstance(node, str) or not node:
@@ -68,8 +68,8 @@ def _refusal(name: str, why: str) -> StatusError:
 
 
 def evict(registry: ObjectRegistry, namespace: str, name: str, body: Any, dry_run: bool) -> None:
-    """Delete a pod if its disruption budget allows it, with a condition that says how it came to its end."""
-    # Old clients still call it policy/v1beta1; it was the same thing.
+    """Delete a pod if its disruption budget allows it, with a condition that gives the reason."""
+    # Old clients still send policy/v1beta1, which was equal.
     version = "policy/v1beta1" if at(body, "apiVersion") == "policy/v1beta1" else "policy/v1"
     check_kind("Eviction", version, body)
     if metadata(body).get("name") not in (None, "", name):

@@ -1,6 +1,6 @@
-"""Bodies in Kubernetes' protobuf form, read into the same plain data as their JSON. Pure.
+"""Decodes bodies in Kubernetes' protobuf form into the same plain data as from JSON. Pure.
 
-Requests only, and only the messages of `protobuf_fields`: answers are always JSON, which every client takes.
+Only requests, and only the messages of `protobuf_fields`: answers are always JSON, which every client accepts.
 """
 
 import base64
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def read(data: bytes) -> Object:
-    """The object in an envelope; raises the Status of what is none."""
+    """The object in an envelope; raises the Status of an invalid envelope."""
     if not data.startswith(_MAGIC):
         raise bad_request("the body is not in Kubernetes' protobuf form: it does not begin with its mark")
     try:
@@ -91,7 +91,7 @@ def _value(type: str, value: int | memoryview | bytes, depth: int) -> Any:
 
 
 def _moment(type: str, parts: dict[int, int | memoryview]) -> str | None:
-    """A time as JSON has it; None where it was never set."""
+    """A time as in JSON; None where it was never set."""
     if not parts:
         return None
     try:
@@ -99,24 +99,24 @@ def _moment(type: str, parts: dict[int, int | memoryview]) -> str | None:
             seconds=_signed(parts.get(1, 0)), microseconds=_signed(parts.get(2, 0)) // 1000
         )
     except OverflowError:
-        raise ValueError("a time is beyond all years") from None
+        raise ValueError("a time is out of range") from None
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if type == "MicroTime" else "%Y-%m-%dT%H:%M:%SZ")
 
 
 def _bytes(value: int | memoryview | bytes) -> memoryview:
     if isinstance(value, int):
-        raise ValueError("a number stands where a message should")
+        raise ValueError("a number was found in place of a message")
     return memoryview(value)
 
 
 def _signed(value: int | memoryview | bytes) -> int:
     if not isinstance(value, int):
-        raise ValueError("a message stands where a number should")
+        raise ValueError("a message was found in place of a number")
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of a message: numbers as they are, everything else as bytes."""
+    """The fields of a message: numbers as integers, everything else as bytes."""
     position = 0
     while position < len(data):
         tag, position = _varint(data, position)

@@ -1,12 +1,12 @@
-"""Which protobuf field is which JSON field, for the messages that clients send in no other form.
+"""Maps protobuf fields to JSON fields, for the messages that clients send only as protobuf.
 
-From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do not fall back to JSON; nor does a
-kube-scheduler with its bindings, events and lease. Only what those fill in is listed; a message with any other field
-is refused, never read in part.
+From 1.32 on, `kubectl create <kind>` and `kubectl auth` send protobuf and do not fall back to JSON; nor does
+kube-scheduler with its bindings, events and lease. Only the fields that these set are listed; a message with any
+other field is refused, never read in part.
 
 Entries are `number name type`. Types: text, int, flag, Time, MicroTime, the name of a message, `{type}` for a map
-from text, and `skip` for what a client may send but not decide. `*` marks a list, `?` one whose zero means
-something. A kind that two groups have is named with its group where that is not the core.
+from text, and `skip` for fields that a client may send but that are ignored. `*` marks a list, `?` a field whose
+zero value differs from absence. A kind of two groups is named with its group, except in the core group.
 """
 
 from collections.abc import Mapping

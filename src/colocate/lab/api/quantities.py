@@ -1,4 +1,4 @@
-"""Quantities as resource lists have them: read exactly, written in the API server's canonical form. Pure."""
+"""Quantities of resource lists: parsed exactly, written in the API server's canonical form. Pure."""
 
 import math
 from fractions import Fraction
@@ -12,7 +12,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 
 
 def parse(value: Any) -> Fraction:
-    """The exact number. Raises ValueError where it is none."""
+    """The exact number; ValueError where the text is not a quantity."""
     return _parse("" if isinstance(value, bool) else str(value))
 
 
@@ -27,23 +27,23 @@ def _parse(text: str) -> Fraction:
 
 
 def canonical(value: Any) -> str:
-    """The form that an API server gives back: 0.5 is 500m, 1.5Gi is 1536Mi, the number 4 is "4"."""
+    """The form that an API server returns: 0.5 is 500m, 1.5Gi is 1536Mi, the number 4 is "4"."""
     amount = parse(value)
     return in_binary(amount) if str(value).endswith("i") else in_decimal(amount)
 
 
 def in_decimal(amount: Fraction) -> str:
-    """With a decimal unit, as amounts of CPU have it."""
+    """The amount with a decimal unit, as for CPU."""
     for suffix, power in sorted(_DECIMAL.items(), key=lambda unit: -unit[1]):
         scaled = amount / Fraction(10) ** power
         if scaled.denominator == 1:
             return f"{scaled.numerator}{suffix}" if amount else "0"
-    # Nothing is finer than a billionth: the rest is rounded up, as requests are.
+    # The smallest unit is a billionth: the rest is rounded up, as for requests.
     return f"{math.ceil(amount * 10**9)}n"
 
 
 def in_binary(amount: Fraction) -> str:
-    """With a binary unit, as amounts of memory have it where there is enough for one."""
+    """The amount with a binary unit, as for memory, if it is large enough for one."""
     if abs(amount) < 1024:
         return in_decimal(amount)
     whole = math.ceil(amount)
@@ -54,7 +54,7 @@ def in_binary(amount: Fraction) -> str:
 
 
 def is_extended(name: str) -> bool:
-    """Whether a resource is one that device plugins offer: a domain of its own, whole units only."""
+    """Whether a resource is an extended one, as device plugins offer: with a domain, in whole units."""
     domain, slash, _ = name.partition("/")
     if not slash or domain == "requests.":
         return False

@@ -1,4 +1,4 @@
-"""The parameters of a request, read and checked. Pure."""
+"""Reads and checks the query parameters of a request. Pure."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ _MAX_NUMBER = 2**63 - 1
 
 
 class ListQuery(msgspec.Struct, frozen=True):
-    """What a client may say after the question mark; unknown parameters are ignored, as they always were."""
+    """The query parameters; unknown ones are ignored."""
 
     given: Mapping[str, str]
 
@@ -24,7 +24,7 @@ class ListQuery(msgspec.Struct, frozen=True):
         return self.given.get(name, "")
 
     def number(self, name: str) -> int | None:
-        """A count; None where none is given."""
+        """A count; None where it is absent."""
         text = self.text(name)
         if not text:
             return None
@@ -40,12 +40,14 @@ class ListQuery(msgspec.Struct, frozen=True):
         return wish == "All"
 
     def revision(self) -> int | None:
-        """The resourceVersion; None where any will do."""
+        """The resourceVersion; None where any is acceptable."""
         text = self.text("resourceVersion")
         if text in ("", "0"):
             return None
         if not text.isascii() or not text.isdigit() or len(text) > 19:
-            raise _bad_option("resourceVersion", faults.invalid("", text, "it is not a version").message)
+            raise _bad_option(
+                "resourceVersion", faults.invalid("", text, "it is not a resourceVersion").message
+            )
         return int(text)
 
     def selection(self, storage: str) -> ObjectSelection:

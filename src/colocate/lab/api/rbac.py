@@ -1,6 +1,6 @@
-"""Who may do what: decided from the Role, ClusterRole and binding objects that were applied.
+"""Authorizes requests by the Role, ClusterRole and binding objects in the store.
 
-Left out: aggregated cluster roles, and the check that nobody grants what they do not have.
+Not implemented: aggregated cluster roles, and the check that users grant only rights that they have.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from colocate.lab.api.users import SERVICE_ACCOUNT, User
 
 
 class Deed(msgspec.Struct, frozen=True):
-    """What a user wants to do."""
+    """An action that needs a permission."""
 
     verb: str
     group: str = ""
@@ -25,7 +25,7 @@ class Deed(msgspec.Struct, frozen=True):
     namespace: str = ""
     name: str = ""
     path: str = ""
-    """The path asked for, where it is none of a resource."""
+    """The requested path, where it is not of a resource."""
 
     @property
     def whole_resource(self) -> str:
@@ -33,13 +33,13 @@ class Deed(msgspec.Struct, frozen=True):
 
 
 class Authorizer:
-    """Reads the roles of the store at every question: a binding holds from the moment it is applied."""
+    """Reads the roles from the store at every check, so that a binding takes effect at once."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     def check(self, user: User, deed: Deed) -> None:
-        """Raise the Status of what the user may not do."""
+        """Raise the Status of an action that the user may not take."""
         if not self.allows(user, deed):
             raise refusal(user, deed)
 
@@ -65,7 +65,7 @@ class Authorizer:
 
 
 def refusal(user: User, deed: Deed) -> StatusError:
-    """The Status of a deed that is not allowed, in the recorded words."""
+    """The Status of a forbidden action, worded as by a real server."""
     if deed.path:
         return forbidden_path(user.name, deed.verb, deed.path)
     scope = f'in the namespace "{deed.namespace}"' if deed.namespace else "at the cluster scope"

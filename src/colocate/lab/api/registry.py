@@ -1,7 +1,7 @@
-"""The rules between a request and the store: what is filled in, what is refused, what a write leaves alone.
+"""Applies the API's rules to every write: defaults, validation, and fields that a write must not change.
 
-Everything that writes goes through here: the HTTP server, and the controllers in the same process. Objects in
-and out are bare. Nothing here knows HTTP, users or how an object is shown.
+All writes pass here, from the HTTP server and from the controllers in the same process. Objects in and out are
+bare. Nothing here knows HTTP, users or how objects are rendered.
 """
 
 import random
@@ -45,7 +45,7 @@ _SERVER_OWNED = (
     "managedFields",
 )
 _PARTS = {"status": "status", "finalize": "spec"}
-"""The one part of an object that each of its subresources may change."""
+"""The part of an object that each subresource may change."""
 
 _NEVER_KEPT = ("selfLink", "clusterName")
 
@@ -55,11 +55,11 @@ def key_of(resource: ServedResource, namespace: str, name: str) -> StoreKey:
 
 
 _SUFFIX = "bcdfghjklmnpqrstvwxz2456789"
-"""No vowels, so that no name spells a word."""
+"""No vowels, so that names do not spell words."""
 
 
 class Identities:
-    """Where uids and the ends of generated names come from; a test passes a seed and knows both beforehand."""
+    """Generates uids and name suffixes; a test passes a seed to make them predictable."""
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = random.Random(seed)
@@ -96,7 +96,7 @@ class ObjectRegistry:
         dry_run: bool = False,
         writer: FieldWriter | None = None,
     ) -> Stored:
-        """A new object. The body stays the caller's."""
+        """Create an object. The body is copied."""
         shapes.check(resource, body)
         new = self._with_identity(resource, namespace, defaults.without_nulls(body))
         name = name_of(new)
@@ -124,7 +124,7 @@ class ObjectRegistry:
         dry_run: bool = False,
         writer: FieldWriter | None = None,
     ) -> Stored:
-        """A new version of an object; where nothing changes, there is none. The body stays the caller's."""
+        """Update an object; without a difference, no version is written. The body is copied."""
         current = self.get(resource, namespace, name)
         self._check_versions(resource, current, body)
         shapes.check(resource, body)
@@ -147,7 +147,7 @@ class ObjectRegistry:
         subresource: str = "",
         dry_run: bool = False,
     ) -> Stored:
-        """Update an object by a function of its own copy, which it may change in place."""
+        """Update an object by a function that changes a copy of it in place."""
         current = self.get(resource, namespace, name).copy()
         changed = change(current)
         return self.update(
@@ -161,14 +161,14 @@ class ObjectRegistry:
         change: Callable[[Object], None],
         writer: FieldWriter | None = None,
     ) -> Stored:
-        """Write what no request may, such as a deletion's marks or a pod's node."""
+        """Write fields that no request may, such as deletion marks or a pod's node."""
         new = current.copy()
         change(new)
         self._sign(resource, current.body, new, writer)
         return self._replace(resource, current, new, dry_run=False)
 
     def _sign(self, resource: ServedResource, old: Object, new: Object, writer: FieldWriter | None) -> None:
-        """Put down who makes `new` of `old`; a write of the server's own leaves no trace."""
+        """Record the manager of a change in managedFields; the server's own writes are not recorded."""
         if writer is None or resource is not NODES:
             return
         entries = metadata(old).get("managedFields") or []
@@ -243,7 +243,7 @@ class ObjectRegistry:
             raise wrong_namespace()
 
     def _merged(self, resource: ServedResource, current: Object, new: Object, part: str | None) -> Object:
-        """The new object with everything that this path may not change as it was."""
+        """The new object, with all fields restored that this path may not change."""
         old, given = metadata(current), metadata(new)
         marks = {
             key: value
@@ -279,7 +279,7 @@ def wrong_namespace() -> Exception:
 
 
 def is_finished(body: Object) -> bool:
-    """Whether an object was only waiting for its finalizers, and they are gone."""
+    """Whether an object is in deletion and its last finalizer is gone."""
     marks = metadata(body)
     return (
         is_terminating(body)

@@ -1,4 +1,4 @@
-"""Keeps as many pods as a ReplicaSet wants: what is missing is made, what is too much is deleted.
+"""Keeps the number of pods that a ReplicaSet wants: creates missing pods and deletes surplus ones.
 
 `plan` decides, from the set and its pods; `carry_out` acts. Pods that match a set but have no owner are not
 adopted.
@@ -37,17 +37,17 @@ _LONGEST_WAIT = 60.0
 
 
 class ReplicaPlan(msgspec.Struct, frozen=True):
-    """What is to be done about one ReplicaSet."""
+    """The actions for one ReplicaSet."""
 
     create: int
     delete: list[str]
     status: Object
     again_in: float | None = None
-    """When to look again although nothing may have changed."""
+    """Seconds until the next look, even if nothing changes."""
 
 
 def plan(replica_set: Object, pods: list[Object], now: float) -> ReplicaPlan:
-    """Decide what a set of these pods needs."""
+    """Decide the actions for a set with these pods."""
     active = [pod for pod in pods if is_active(pod)]
     patience = float(at(replica_set, "spec", "minReadySeconds") or 0)
     ages = [_ready_for(pod, now) for pod in active]
@@ -71,7 +71,7 @@ def is_active(pod: Object) -> bool:
 
 
 def _ready_for(pod: Object, now: float) -> float | None:
-    """For how long a pod has been ready; None where it is not."""
+    """Seconds that a pod has been ready; None where it is not."""
     if not is_ready(pod):
         return None
     since = parse_time((condition(pod, "Ready") or {}).get("lastTransitionTime"))
@@ -79,7 +79,7 @@ def _ready_for(pod: Object, now: float) -> float | None:
 
 
 def _pause(pods: list[Object], now: float) -> float:
-    """How long to wait before another try, where one pod after the other fails at once."""
+    """Seconds to wait before the next pod, if pods fail one after the other."""
     failed = [pod for pod in pods if at(pod, "status", "phase") == "Failed"]
     births = [parse_time(metadata(pod).get("creationTimestamp")) or 0.0 for pod in failed]
     recent = [birth for birth in births if now - birth < _RECENT_SECONDS]
@@ -90,7 +90,7 @@ def _pause(pods: list[Object], now: float) -> float:
 
 
 def _worth(pod: Object) -> tuple[object, ...]:
-    """The order in which pods are given up: those first that are least use."""
+    """The sort key for deletion: the least useful pods come first."""
     phases = {"Pending": 0, "Unknown": 1, "Running": 2}
     cost = annotations_of(pod).get("controller.kubernetes.io/pod-deletion-cost", "0")
     born = parse_time(metadata(pod).get("creationTimestamp")) or 0.0
@@ -122,7 +122,7 @@ def pods_of(registry: ObjectRegistry, owner: Object) -> list[Object]:
 
 
 def carry_out(registry: ObjectRegistry, stored: Stored) -> float | None:
-    """Bring a ReplicaSet to where it should be; returns when to look again."""
+    """Reconcile a ReplicaSet; returns the seconds until the next look, or None."""
     replica_set = stored.body
     if is_terminating(replica_set):
         return None
@@ -154,7 +154,7 @@ def set_status(registry: ObjectRegistry, stored: Stored, status: Object) -> None
 
 
 def templated(resource: ServedResource, owner: Object) -> Object:
-    """A pod as the template of its owner has it."""
+    """A pod from the template of its owner."""
     template = clone(owner["spec"]["template"])
     given = template.get("metadata") or {}
     return {
@@ -170,7 +170,7 @@ def templated(resource: ServedResource, owner: Object) -> Object:
 
 
 def owner_reference(kind: str, owner: Object, api_version: str = "apps/v1") -> Object:
-    """A reference by which a controller says that an object is its own."""
+    """An owner reference to a controller."""
     return {
         "apiVersion": api_version,
         "kind": kind,

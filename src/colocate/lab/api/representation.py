@@ -1,6 +1,6 @@
-"""How objects leave the server: as they are, as metadata alone, or as a table; one, many, or in a watch.
+"""Renders objects for clients: whole, as metadata only, or as a table; one, many, or in a watch.
 
-Objects that are shown as they are were encoded when they were written: here their bytes are only joined.
+Whole objects were encoded when they were written: here their bytes are only joined.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ _CHUNK = 256
 
 
 class Form(Enum):
-    """What a client wants to see of objects."""
+    """The form in which a client wants objects."""
 
     OBJECT = "Object"
     TABLE = "Table"
@@ -28,15 +28,15 @@ class Form(Enum):
 
 
 class ObjectView(msgspec.Struct, frozen=True):
-    """What a client wants to see."""
+    """The form and details that a client wants."""
 
     form: Form = Form.OBJECT
     include: str = "Metadata"
-    """How much of each object a table's rows carry."""
+    """How much of each object the rows of a table include."""
 
 
 def negotiate(accept: str, include: str = "") -> ObjectView:
-    """The first form that the client accepts and that is offered. An empty header accepts all."""
+    """The first offered form that the client accepts. An empty header accepts all."""
     if include not in ("", "None", "Metadata", "Object"):
         raise bad_request(f'unrecognized includeObject value: "{include}"')
     for wish in accept.split(",") if accept.strip() else [JSON]:
@@ -56,7 +56,7 @@ def negotiate(accept: str, include: str = "") -> ObjectView:
 
 
 class Renderer:
-    """Shows objects of one resource in one form."""
+    """Renders objects of one resource in one form."""
 
     def __init__(self, resource: ServedResource, view: ObjectView, now: float) -> None:
         self.resource = resource
@@ -67,7 +67,7 @@ class Renderer:
         self._columns_sent = False
 
     def single(self, stored: Stored) -> bytes:
-        """One object."""
+        """Render one object."""
         match self.view.form:
             case Form.TABLE:
                 version: Object = {"resourceVersion": str(stored.revision)} if self.resource.is_stored else {}
@@ -115,7 +115,7 @@ class Renderer:
         return encode({"type": type, "object": shown}) + b"\n"
 
     def bookmark(self, revision: int, initial_end: bool) -> bytes:
-        """A line that says how far the watch has come, without an object."""
+        """A bookmark line, which has the revision of the watch and no object."""
         marks: Object = {"resourceVersion": str(revision), "creationTimestamp": None}
         if initial_end:
             marks["annotations"] = {"k8s.io/initial-events-end": "true"}

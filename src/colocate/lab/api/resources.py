@@ -1,6 +1,6 @@
 """The table of resource kinds that are served. Discovery, paths and openapi are generated from it.
 
-To serve another kind, add a line here; give it defaults, rules and columns where the plain ones will not do.
+To serve another kind, add a line here, and defaults, rules and columns where the generic ones are not enough.
 """
 
 import base64
@@ -14,12 +14,12 @@ _READ_AND_WRITE = ("get", "patch", "update")
 
 
 class Subresource(msgspec.Struct, frozen=True):
-    """A part of an object with a path of its own."""
+    """A part of an object with its own path."""
 
     name: str
     verbs: tuple[str, ...]
     kind: str = ""
-    """The kind that travels through it; that of the resource itself where empty."""
+    """The kind of its body; empty means the kind of the resource."""
     group: str = ""
     version: str = ""
 
@@ -39,18 +39,18 @@ class ServedResource(msgspec.Struct, frozen=True):
     generation: bool = False
     """Whether metadata.generation counts the changes of its spec."""
     stored_as: str = ""
-    """The resource whose objects it shows, where it is another view of them."""
+    """The resource whose objects it shows, if it is another view of them."""
     measured: bool = False
-    """Whether its objects are worked out when they are asked for, and never kept."""
+    """Whether its objects are computed for each request and not stored."""
 
     @property
     def singular(self) -> str:
-        # A metrics-server names none: `kubectl get node` means the nodes themselves.
+        # A metrics-server has none: `kubectl get node` means the nodes themselves.
         return "" if self.measured else self.kind.lower()
 
     @property
     def qualified(self) -> str:
-        """The name in messages, and the name of its place in the store."""
+        """The name in messages and in the store."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -63,7 +63,7 @@ class ServedResource(msgspec.Struct, frozen=True):
 
     @property
     def is_stored(self) -> bool:
-        """Whether objects of it are kept, or only answered."""
+        """Whether its objects are stored, or only answered."""
         return "get" in self.verbs and not self.measured
 
     @property
@@ -72,7 +72,7 @@ class ServedResource(msgspec.Struct, frozen=True):
 
     @property
     def opening(self) -> bytes:
-        """What stands in front of a bare object's fields on the way out."""
+        """The JSON before a bare object's fields: kind and apiVersion."""
         return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
 
     @property
@@ -189,7 +189,7 @@ ADMISSION_POLICIES = (
         generation=True,
     ),
 )
-"""Kept, so that our own manifests can be applied; nothing here judges by them."""
+"""Stored so that our own manifests can be applied; nothing here evaluates them."""
 
 NODE_METRICS = ServedResource(
     "nodes", "NodeMetrics", _METRICS, "v1beta1", namespaced=False, verbs=_ASK, measured=True
@@ -212,7 +212,8 @@ NEVER_ANY = (
     ServedResource("storageclasses", "StorageClass", _STORAGE, namespaced=False, verbs=_READ, short=("sc",)),
     ServedResource("volumeattachments", "VolumeAttachment", _STORAGE, namespaced=False, verbs=_READ),
 )
-"""Kinds that a stock kube-scheduler watches and waits for. Nobody can create one here: nothing would act on it."""
+"""Kinds that a stock kube-scheduler watches and waits for. They cannot be created here: nothing would act on
+them."""
 
 RESOURCES = (
     BINDINGS,
@@ -276,5 +277,5 @@ def groups() -> list[tuple[str, str]]:
 
 
 def stored() -> Iterator[ServedResource]:
-    """Every resource whose objects are kept, each place once."""
+    """Every resource whose objects are stored, without further views of them."""
     return (one for one in RESOURCES if one.is_stored and not one.stored_as)

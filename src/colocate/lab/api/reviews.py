@@ -1,4 +1,4 @@
-"""Questions about rights and tokens, asked as objects that are created and never kept."""
+"""Reviews of rights and tokens: objects that are answered and not stored."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ class _Path(msgspec.Struct):
 
 
 class _Spec(msgspec.Struct):
-    """What any of the reviews asks. Field names are the wire's."""
+    """The spec of any review. Field names are those of the API."""
 
     resourceAttributes: _Asked | None = None
     nonResourceAttributes: _Path | None = None
@@ -45,7 +45,7 @@ class _Spec(msgspec.Struct):
 
 
 class Reviews:
-    """Answers them."""
+    """Answers reviews."""
 
     def __init__(
         self, registry: ObjectRegistry, authenticator: Authenticator, authorizer: Authorizer

@@ -1,6 +1,6 @@
-"""How a Deployment gets from one template to the next: a few pods at a time, within its bounds. Pure.
+"""Decides the steps of a Deployment's rollout: a few pods at a time, within its bounds. Pure.
 
-Left out: the progress deadline, and spreading a change of scale over several sets in the middle of a rollout.
+Not implemented: the progress deadline, and spreading a change of scale over several sets during a rollout.
 """
 
 import hashlib
@@ -25,17 +25,17 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How many pods a set wants and how it stands."""
+    """The wanted and actual numbers of a set's pods."""
 
     name: str
     wanted: int
     current: int = 0
-    """Pods that there still are, those that are stopping among them."""
+    """Existing pods, including those that are stopping."""
     available: int = 0
 
 
 class Bounds(msgspec.Struct, frozen=True):
-    """What a rollout has to keep to."""
+    """The bounds of a rollout."""
 
     replicas: int
     surge: int = 0
@@ -52,12 +52,12 @@ def bounds(deployment: Object) -> Bounds:
     rolling = strategy.get("rollingUpdate") or {}
     surge = share_of(rolling.get("maxSurge", "25%"), replicas, round_up=True)
     unavailable = share_of(rolling.get("maxUnavailable", "25%"), replicas, round_up=False)
-    # With neither, nothing could ever move.
+    # With both at 0, the rollout could not proceed.
     return Bounds(replicas, surge, unavailable or (0 if surge else 1))
 
 
 def resize(limits: Bounds, new: Sizes, old: list[Sizes]) -> dict[str, int]:
-    """The sizes that the sets should have next; only those that change. `old` is oldest first."""
+    """The next sizes of the sets that change. `old` is oldest first."""
     if limits.recreate:
         shrunk = {one.name: 0 for one in old if one.wanted}
         if shrunk or any(one.current for one in old):
@@ -81,7 +81,7 @@ def _shrink(limits: Bounds, new: Sizes, old: list[Sizes]) -> dict[str, int]:
     total = new.wanted + sum(one.wanted for one in old)
     spare = total - least - max(0, new.wanted - new.available)
     sizes = {one.name: one.wanted for one in old}
-    # Those that serve nobody go first: taking them away makes nothing worse.
+    # Pods that are not ready go first: removing them makes nothing worse.
     for one in old:
         cut = min(max(0, spare), one.wanted - min(one.wanted, one.available))
         sizes[one.name] -= cut
@@ -96,20 +96,20 @@ def _shrink(limits: Bounds, new: Sizes, old: list[Sizes]) -> dict[str, int]:
 
 
 def template_hash(template: Object, collisions: int) -> str:
-    """The label that tells the pods of one template from those of another."""
+    """The label value that identifies the pods of a template."""
     digest = hashlib.sha256(encode(sort(template)) + str(collisions).encode()).digest()
     return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in digest[:10])
 
 
 def sort(value: object) -> object:
-    """The same data with its keys in order, so that the same template is always the same bytes."""
+    """The data with sorted keys, so that equal templates have equal bytes."""
     if isinstance(value, dict):
         return {key: sort(value[key]) for key in sorted(value)}
     return [sort(one) for one in value] if isinstance(value, list) else value
 
 
 def same_template(deployment: Object, replica_set: Object) -> bool:
-    """Whether a set was made from the template that the Deployment has now."""
+    """Whether a set has the Deployment's current template."""
     theirs = clone(replica_set["spec"]["template"])
     labels = {key: value for key, value in labels_of(theirs).items() if key != HASH}
     theirs["metadata"] = _without_empty(metadata(theirs) | {"labels": labels})
@@ -127,7 +127,7 @@ def revision_of(obj: Object) -> int:
 
 
 def sizes_of(replica_set: Object, pods: list[Object]) -> Sizes:
-    """How a set of these pods stands."""
+    """The sizes of a set with these pods."""
     return Sizes(
         name_of(replica_set),
         int(at(replica_set, "spec", "replicas") or 0),

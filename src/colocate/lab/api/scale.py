@@ -1,4 +1,4 @@
-"""The scale subresource: the number of replicas of a workload, apart from everything else about it."""
+"""The scale subresource: only the number of replicas of a workload."""
 
 from typing import Any
 

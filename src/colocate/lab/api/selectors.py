@@ -1,6 +1,6 @@
-"""Label and field selectors: which objects a list or a watch is about. Pure.
+"""Label and field selectors of lists and watches. Pure.
 
-A selector that cannot be read raises ValueError; the server answers 400.
+A selector that cannot be parsed raises ValueError; the server answers 400.
 """
 
 import re
@@ -44,7 +44,7 @@ class SelectorRequirement(msgspec.Struct, frozen=True):
 
 
 class LabelSelector(msgspec.Struct, frozen=True):
-    """Conditions on labels that must all hold; without any, everything matches."""
+    """Conditions on labels that must all hold; an empty selector matches everything."""
 
     requirements: tuple[SelectorRequirement, ...] = ()
 
@@ -53,7 +53,7 @@ class LabelSelector(msgspec.Struct, frozen=True):
 
 
 class FieldSelector(msgspec.Struct, frozen=True):
-    """Fields that must have a value, or must not."""
+    """Conditions on fields: equal or not equal to a value."""
 
     terms: tuple[tuple[str, bool, str], ...] = ()
     """Field, whether it must be equal, and the value."""
@@ -62,12 +62,12 @@ class FieldSelector(msgspec.Struct, frozen=True):
         return all((field_value(obj, field) == value) is equal for field, equal, value in self.terms)
 
     def required(self, field: str) -> str | None:
-        """The value that a field must have, where there is one."""
+        """The value that a field must have; None where any is allowed."""
         return next((value for name, equal, value in self.terms if equal and name == field), None)
 
 
 class ObjectSelection(msgspec.Struct, frozen=True):
-    """Which objects of a resource are meant."""
+    """Selects objects of a resource."""
 
     labels: LabelSelector = LabelSelector()
     fields: FieldSelector = FieldSelector()
@@ -136,7 +136,7 @@ def from_object(selector: Object | None) -> LabelSelector:
 
 
 def to_text(selector: Object | None) -> str:
-    """A selector object in the form that `kubectl -l` takes."""
+    """A selector object as text, in the form of `kubectl -l`."""
     selector = selector or {}
     parts = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for expression in selector.get("matchExpressions") or []:
@@ -191,12 +191,12 @@ def parse_fields(text: str, storage: str) -> FieldSelector:
 
 
 def _split(text: str) -> list[str]:
-    """At commas, except where a backslash stands before one."""
+    """Split at commas, except after a backslash."""
     return re.findall(r"(?:[^,\\]|\\.)+", text)
 
 
 def field_value(obj: Object, field: str) -> str:
-    """A field as selectors compare it: text, and what is missing is its zero value."""
+    """A field as text, as selectors compare it; a missing field is its zero value."""
     special = _SPECIAL.get(field)
     value = special(obj) if special else at(obj, *field.split("."))
     if isinstance(value, bool):

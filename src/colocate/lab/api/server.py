@@ -1,4 +1,4 @@
-"""The API server on a socket: who asks, whether they may, what is done, and one place that answers errors."""
+"""The API server on a socket: authenticates, authorizes and answers requests, and turns errors into answers."""
 
 import asyncio
 import ssl
@@ -59,7 +59,7 @@ class ApiServer:
         self.metrics = MetricsServer(store, self.clock)
         self._actions = Actions(self.registry, Lister(store), reviews, self.metrics)
         self.access: PodAccess | None = None
-        """How the processes of pods are reached; nothing where no node has any."""
+        """Access to the processes of pods; None where no node has any."""
         self._authority: Authority | None = None
         self._runner: web.AppRunner | None = None
         self._controlling: asyncio.Task[None] | None = None
@@ -102,7 +102,7 @@ class ApiServer:
         self._controlling = asyncio.create_task(Controllers(self.registry).run())
 
     async def stop(self) -> None:
-        """Close every watch and connection; the store stays as it is."""
+        """Close every watch and connection; the store is unchanged."""
         if self._stopping is not None and not self._stopping.done():
             self._stopping.set_result(None)
         if self._controlling is not None:
@@ -114,7 +114,7 @@ class ApiServer:
             self._runner = None
 
     def admin(self) -> Credential:
-        """A credential that may do everything."""
+        """A credential with all rights."""
         if self._tls:
             return Credential(pair=self.authority.client("kubernetes-admin", MASTERS))
         token = self.store.keep("admin-token", lambda: self.registry.identities.uid().encode()).decode()
@@ -122,13 +122,13 @@ class ApiServer:
         return Credential(token=token)
 
     def write_kubeconfig(self, path: Path, credential: Credential | None = None, namespace: str = "") -> None:
-        """Write how to reach this server, as the administrator or with another credential."""
+        """Write a kubeconfig for this server, as the administrator or with another credential."""
         ca = self.authority.certificate if self._tls else None
         config = kubeconfig.document(self.url, ca, credential or self.admin(), namespace)
         kubeconfig.write(path, config)
 
     async def _date(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Answers are dated by the clock that objects are."""
+        """Date answers by the same clock as objects."""
         response.headers["Date"] = formatdate(self.clock.time(), usegmt=True)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -206,7 +206,7 @@ class ApiServer:
         await response.prepare(request)
         assert self._stopping is not None
         watch = Watch(self.store, self.clock, watched, renderer)
-        with suppress(ConnectionError):  # a client that has seen enough just goes
+        with suppress(ConnectionError):  # the client may disconnect at any time
             async for piece in watch.lines(self._stopping):
                 await response.write(piece)
             await response.write_eof()
@@ -214,14 +214,14 @@ class ApiServer:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The whole body, refused before it is read where it says that it is too long."""
+    """The whole body; refused before reading if its stated length is too long."""
     if request.content_length is not None and request.content_length > MAX_BODY:
         raise body_too_large(MAX_BODY)
     return await request.read()
 
 
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
-    """Send an answer; a long one in pieces, none of them copied more than once."""
+    """Send an answer; a long one in pieces, each copied at most once."""
     pieces = list(answer.pieces)
     length = sum(map(len, pieces))
     if length <= _PIECE:

@@ -1,7 +1,7 @@
-"""The types of those fields that the server itself reads, by kind.
+"""The types of the fields that the server itself reads, by kind.
 
-A body is checked against its shape before any rule looks at it, so that rules may trust what they read.
-Fields that are not listed are kept as they come. A pure check: nothing is changed.
+A body is checked against its shape before any rule reads it, so that rules can rely on the types. Fields that are
+not listed stay unchanged. A pure check: nothing is changed.
 """
 
 from typing import Any

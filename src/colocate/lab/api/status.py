@@ -1,4 +1,4 @@
-"""Status answers: every refusal of the API server, with the code, the reason and the words of a real one."""
+"""Status answers: every refusal of the API server, with the code, reason and message of a real one."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from colocate.lab.api.objects import Object
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """One fault of an object: which field, what kind of fault, in words."""
+    """One fault of an object: the field, the kind of fault, and a message."""
 
     reason: str
     message: str
@@ -20,7 +20,7 @@ class StatusCause(msgspec.Struct, frozen=True):
 
 
 class StatusError(ColocateError):
-    """A request that is refused: raised anywhere below the server, answered in one place."""
+    """A refused request: raised anywhere below the server, answered in one place."""
 
     def __init__(self, code: int, reason: str, message: str, details: Object | None = None) -> None:
         super().__init__(message)
@@ -46,7 +46,7 @@ def _status(outcome: str) -> Object:
 
 
 def success(details: Object | None = None, code: int | None = None) -> Object:
-    """The Status of something done that leaves no object to show."""
+    """The Status of a successful action without an object to show."""
     body = _status("Success")
     if details is not None:
         body["details"] = details
@@ -56,7 +56,7 @@ def success(details: Object | None = None, code: int | None = None) -> Object:
 
 
 def details_of(qualified: str, name: str = "", **more: object) -> Object:
-    """Details as recorded: name and group only where there are any. `qualified` is plural[.group]."""
+    """The details of a Status; name and group only where they are not empty. `qualified` is plural[.group]."""
     plural, _, group = qualified.partition(".")
     given = {"name": name, "group": group, "kind": plural, **more}
     return {key: value for key, value in given.items() if value not in ("", None)}
@@ -71,7 +71,7 @@ def no_such_path() -> StatusError:
 
 
 def absent_here(what: str) -> StatusError:
-    """Something that a real cluster has and this one has not."""
+    """The Status for a feature that a real cluster has and this one does not."""
     words = f"the embedded cluster has no {what}; docs/embedded-cluster.md lists what it has"
     return StatusError(501, "NotImplemented", words, {})
 
@@ -109,7 +109,7 @@ def invalid(kind: str, group: str, name: str, causes: Sequence[StatusCause]) -> 
 
 
 def rejected() -> StatusError:
-    """What a real server says of a JSON patch that cannot be applied, a failed `test` among them."""
+    """A real server's answer to a JSON patch that cannot be applied, including a failed `test`."""
     return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 

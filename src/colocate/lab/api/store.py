@@ -1,7 +1,7 @@
-"""The objects of the cluster: kept, indexed, versioned, and every change remembered for the watches.
+"""Stores the objects of the cluster, with indexes, versions, and a history of changes for watches.
 
-Knows keys and bare objects, not kinds or rules. Every operation is synchronous, so that in one event loop it
-is atomic, and costs the same however many objects there are.
+Knows keys and bare objects, not kinds or rules. Every operation is synchronous, and so atomic in one event loop;
+its cost does not depend on the number of objects.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +15,7 @@ from colocate.lab.api.index import Index, ObjectShelf, by_node, by_owner
 from colocate.lab.api.objects import Object, arrange_metadata, decode, encode
 
 HISTORY = 10_000
-"""How many changes of each resource are remembered unless told otherwise."""
+"""The default length of the history of each resource."""
 
 NODE = "node"
 OWNER = "owner"
@@ -34,7 +34,7 @@ class Stale(ColocateError):
 
 
 class ObjectStore:
-    """All objects, in memory; written through to a disk where there is one."""
+    """All objects in memory; written through to disk if there is one."""
 
     def __init__(self, disk: Disk | None = None, history: int = HISTORY) -> None:
         self._disk = disk
@@ -44,9 +44,9 @@ class ObjectStore:
         self._kept: dict[str, bytes] = {}
         self._undo: list[Change] | None = None
         self.changed = Watched()
-        """Counts commits, of whatever resource."""
+        """Counts commits of any resource."""
         self.generation = 0
-        """How often history was expired by force; what is remembered of older ones is void."""
+        """How often history was expired by force; lists and watches of older generations are invalid."""
         self._opened_at = self.revision = disk.revision() if disk else 0
         if disk:
             for key, revision, encoded in disk.objects():
@@ -73,13 +73,13 @@ class ObjectStore:
         return changes
 
     def create(self, key: StoreKey, body: Object) -> Stored:
-        """Keep a new object. The body becomes the store's own."""
+        """Store a new object. The store owns the body from then on."""
         if self.get(key) is not None:
             raise AlreadyThere(str(key))
         return self._write(Type.ADDED, key, body, None)
 
     def replace(self, key: StoreKey, body: Object, expected: int | None = None) -> Stored:
-        """Keep a new version, provided that the current one is the `expected` revision."""
+        """Store a new version, provided that the current one has the `expected` revision."""
         return self._write(Type.MODIFIED, key, body, self._current(key, expected))
 
     def remove(self, key: StoreKey, expected: int | None = None) -> Stored:
@@ -89,7 +89,7 @@ class ObjectStore:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of the writes in the body or, where it raises, none; nobody is told before its end."""
+        """Apply all writes in the body or, if it raises, none; watches see them only at the end."""
         if self._undo is not None:
             yield
             return
@@ -113,7 +113,7 @@ class ObjectStore:
             self.changed.changed()
 
     def expire(self) -> None:
-        """Forget all history, as a compaction does: every older resourceVersion is Gone from now on."""
+        """Drop all history, as a compaction does: every older resourceVersion is Gone from now on."""
         self.generation += 1
         for resource in self._shelves:
             self.changes(resource).expire(self.revision)
@@ -121,7 +121,7 @@ class ObjectStore:
         self._opened_at = self.revision
 
     def keep(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """A value that belongs to the cluster and is made once: its CA, the key that signs tokens."""
+        """A value of the cluster that is made once, such as its CA or the key that signs tokens."""
         if self._disk:
             return self._disk.keep(name, make)
         if name not in self._kept:

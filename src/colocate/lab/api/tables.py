@@ -1,4 +1,4 @@
-"""Server-side tables: what kubectl asks for instead of objects; the server says what to print. Pure."""
+"""Server-side tables, which kubectl requests in place of objects for printing. Pure."""
 
 from collections.abc import Iterable
 
@@ -17,7 +17,7 @@ def layout(storage: str) -> Layout:
 
 
 def table(storage: str, rows: list[Object], list_metadata: Object, with_columns: bool = True) -> Object:
-    """A Table. In a watch, only the first carries the columns."""
+    """A Table. In a watch, only the first has the columns."""
     columns = msgspec.to_builtins(layout(storage).columns) if with_columns else []
     return {
         "kind": "Table",
@@ -29,7 +29,7 @@ def table(storage: str, rows: list[Object], list_metadata: Object, with_columns:
 
 
 def rows(storage: str, bodies: Iterable[Object], now: float, include: str, opening: Object) -> list[Object]:
-    """A row for each object, with as much of the object as the client wants: Metadata, Object or None.
+    """A row for each object, with the part of the object that the client wants: Metadata, Object or None.
 
     `opening` is the kind and apiVersion of the objects.
     """
@@ -41,7 +41,7 @@ def rows(storage: str, bodies: Iterable[Object], now: float, include: str, openi
 
 
 def partial(body: Object) -> Object:
-    """An object of which only the metadata is shown."""
+    """An object with only its metadata."""
     return {"kind": "PartialObjectMetadata", "apiVersion": _VERSION, "metadata": body["metadata"]}
 
 

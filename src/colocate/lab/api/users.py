@@ -1,4 +1,4 @@
-"""Who asks."""
+"""Users of the API: names and groups."""
 
 import msgspec
 
@@ -9,7 +9,7 @@ SERVICE_ACCOUNT = "system:serviceaccount:"
 
 
 class User(msgspec.Struct, frozen=True):
-    """A name and groups, as a credential says them."""
+    """A user's name and groups, from a credential."""
 
     name: str
     groups: frozenset[str] = frozenset()
@@ -24,7 +24,7 @@ ANONYMOUS = User("system:anonymous", frozenset({UNAUTHENTICATED}))
 
 
 def known(name: str, *groups: str, uid: str = "") -> User:
-    """A user who has shown a credential."""
+    """An authenticated user."""
     return User(name, frozenset({AUTHENTICATED, *groups}), uid)
 
 
@@ -34,7 +34,7 @@ def service_account(namespace: str, name: str, uid: str = "") -> User:
 
 
 def from_name(name: str, groups: frozenset[str]) -> User:
-    """The user that somebody with the right to it wants to be taken for."""
+    """The user for an impersonation."""
     if name.startswith(SERVICE_ACCOUNT) and name.count(":") == 3:
         _, _, namespace, account = name.split(":")
         found = service_account(namespace, account)

@@ -1,4 +1,4 @@
-"""The rules of every kind: names, labels, and what each kind must have or may not change."""
+"""The rules of every kind: names, labels, required and immutable fields."""
 
 import base64
 from collections.abc import Callable, Iterator, Mapping
@@ -22,7 +22,7 @@ def check_change(resource: ServedResource, body: Object, old: Object) -> None:
     """Raise the Status of a change that breaks a rule."""
     changed = _CHANGE.get(resource.storage)
     found = list(_metadata_faults(resource, body))
-    # A spec that was good enough before is not read again: most writes are of a status.
+    # An unchanged spec is not checked again: most writes change only the status.
     if "spec" not in body or body["spec"] != old.get("spec") or resource.storage == "nodes":
         found += [*_kind_faults(resource, body), *(changed(body, old) if changed else ())]
     _refuse(resource, body, found)
@@ -122,7 +122,7 @@ def _secret(body: Object) -> Faults:
         try:
             base64.b64decode(value, validate=True)
         except ValueError:
-            # The value may be the secret itself: its name will do.
+            # The value may be the secret itself, so only its name is shown.
             yield faults.refused(f"data[{key}]", "must be base64 encoded")
 
 

@@ -1,7 +1,7 @@
-"""Watches: what is there, then every change to it, as lines of JSON, until somebody has had enough.
+"""Watches: the current objects, then every change, as lines of JSON.
 
-An object that enters a selection is told of as ADDED and one that leaves it as DELETED, whatever was done to
-it. A client that asks for changes which are no longer known gets the error 410 as a line.
+An object that enters a selection is reported as ADDED and one that leaves it as DELETED, whatever changed in it. A
+client that asks for changes that were dropped gets the error 410 as a line.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from colocate.lab.api.store import ObjectStore
 BOOKMARK_SECONDS = 60.0
 LONGEST_SECONDS = 1800.0
 _LAST_BOOKMARK = 2.0
-"""Seconds before the end of a watch."""
+"""Seconds before the end of a watch at which its last bookmark is sent."""
 _CHUNK = 256
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """What is watched, and from when on."""
+    """The objects to watch, and the start."""
 
     resource: ServedResource
     namespace: str
     selection: ObjectSelection
     revision: int | None = None
-    """Only what came after it; None begins with everything that is there."""
+    """Watch changes after this revision; None begins with all current objects."""
     initial: bool = True
     bookmarks: bool = False
     initial_end: bool = False
-    """Whether a bookmark marks the end of what was there at the beginning."""
+    """Whether a bookmark marks the end of the initial objects."""
     seconds: float = LONGEST_SECONDS
 
 
 def subject(resource: ServedResource, namespace: str, query: ListQuery) -> Subject:
-    """What a request wants to watch."""
+    """The subject of a watch request."""
     query.check_list()
     revision = query.revision()
     asked = "sendInitialEvents" in query.given
@@ -61,7 +61,7 @@ def subject(resource: ServedResource, namespace: str, query: ListQuery) -> Subje
 
 
 class Watch:
-    """One watch. `lines` gives what to send, as many changes at a time as there are."""
+    """One watch. `lines` yields the bytes to send, with all pending changes at a time."""
 
     def __init__(self, store: ObjectStore, clock: Clock, subject: Subject, renderer: Renderer) -> None:
         self._store = store
@@ -138,7 +138,7 @@ class Watch:
             return None
         if change.type is Type.DELETED:
             return Type.DELETED, change.now
-        # What left the selection is shown as it last was in it, with the revision at which it left.
+        # An object that left the selection is shown in its last matching state, with the revision of its leaving.
         return Type.DELETED, _left(change.before, change.revision)
 
     def _gone(self, floor: int) -> bytes:

@@ -1,1 +1,1 @@
-"""Nodes of the embedded cluster: this machine with its embedded kubelet, and simulated ones."""
+"""Nodes of the embedded cluster: this machine with its embedded kubelet, and simulated nodes."""

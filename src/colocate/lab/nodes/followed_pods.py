@@ -1,4 +1,4 @@
-"""The pods of certain nodes, followed through the changes of the store: what a kubelet's watch would tell."""
+"""Follows the pods of certain nodes in the store, like a kubelet's watch."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,8 @@ from colocate.lab.api.store import NODE, ObjectStore
 
 
 class FollowedPods:
-    """Calls `seen` for every state of a pod on one of these nodes, and `gone` when it has left the store."""
+    """Calls `seen` for every state of a pod on one of these nodes, and `gone` when it was removed from the
+    store."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class FollowedPods:
             await self._store.changed.beyond(turn)
 
     def _look_at_all(self) -> None:
-        """At the start, and where more has changed than the store remembers."""
+        """Read all pods: at the start, and when the store's history is too short."""
         now = {
             stored.body["metadata"]["uid"]: stored
             for node in self._nodes()

@@ -1,7 +1,7 @@
-"""What a kubelet writes of its node at every sync: the lease that shows that it lives, its capacity and allocatable.
+"""What a kubelet writes about its node at every sync: the lease, capacity and allocatable.
 
-Keys that nobody reports stay as they are: that is why an extended resource, once there, goes only when somebody
-patches it away, and why one that was patched in by hand survives.
+Resources that no plugin reports stay unchanged: an extended resource is removed only by a patch, and one that was
+patched in by hand stays.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Amounts = dict[str, str]
 
 
 def renew(registry: ObjectRegistry, node: str, now: str) -> None:
-    """Make or renew a node's lease."""
+    """Create or renew a node's lease."""
     moment = now.replace("Z", ".000000Z")
     spec = {"holderIdentity": node, "leaseDurationSeconds": DURATION, "renewTime": moment}
 
@@ -32,7 +32,7 @@ def renew(registry: ObjectRegistry, node: str, now: str) -> None:
         else:
             registry.modify(LEASES, NAMESPACE, node, change)
     except StatusError:
-        pass  # Its namespace was deleted; a lease is no reason to stop.
+        pass  # Its namespace was deleted; the node continues without a lease.
 
 
 def synced(
@@ -40,9 +40,9 @@ def synced(
     device_capacity: Mapping[str, int],
     device_allocatable: Mapping[str, int],
 ) -> tuple[Amounts, Amounts]:
-    """The status' capacity as it is now, and what the device manager reports, give the new status.
+    """The new capacity and allocatable, from the current status and the device manager's report.
 
-    Allocatable follows capacity, so a key that was patched out of capacity leaves allocatable too.
+    Allocatable follows capacity: a resource that was patched out of capacity is removed from allocatable too.
     """
     new = dict(capacity) | {name: str(count) for name, count in device_capacity.items()}
     usable = {name: str(count) for name, count in device_allocatable.items()}
@@ -50,5 +50,5 @@ def synced(
 
 
 def zeroed(capacity: Mapping[str, str]) -> Amounts:
-    """What a kubelet that finds no checkpoint makes of a node: every extended resource is 0."""
+    """The capacity after a kubelet found no checkpoint: every extended resource is 0."""
     return {name: "0" if "/" in name else amount for name, amount in capacity.items()}

@@ -26,7 +26,7 @@ HEARTBEAT = 300.0
 LEASE_RENEWAL = 10.0
 _FINISHED = (Phase.SUCCEEDED, Phase.FAILED)
 _MIRROR = "kubernetes.io/config.mirror"
-"""On pods that only show a static pod in the API."""
+"""The annotation of mirror pods, which show a static pod in the API."""
 
 
 class MachineNode:
@@ -53,8 +53,8 @@ class MachineNode:
     # --- the node --------------------------------------------------------------------------------
 
     def started(self, fresh: bool) -> None:
-        """Create the Node, or take over the one that is there."""
-        self._beaten = None  # A kubelet that starts says so with its first sync, whatever has changed.
+        """Create the Node, or adopt an existing one."""
+        self._beaten = None  # The first sync after a start always writes the status.
         identity = msgspec.structs.replace(this_machine(), boot_id=self._kubelet.boot_id)
         major, minor = self._kubelet.version
         body = node_object(
@@ -78,7 +78,7 @@ class MachineNode:
         self._write(take_over)
 
     def synced(self, capacity: dict[str, int], allocatable: dict[str, int]) -> None:
-        """Write the status where it has changed, and now and then to say that the node lives."""
+        """Write the status if it has changed, and periodically as a heartbeat."""
         node = self._registry.find(NODES, "", self._shape.name)
         if node is None:
             return
@@ -101,7 +101,7 @@ class MachineNode:
     def _write(self, update: Callable[[Object], None]) -> None:
         node = self._registry.find(NODES, "", self._shape.name)
         if node is None:
-            return  # Deleted by an administrator: it comes back when the kubelet restarts, as in life.
+            return  # Deleted by an administrator: as with a real kubelet, it returns when the kubelet restarts.
 
         def change(body: Object) -> None:
             update(body.setdefault("status", {}))
@@ -128,7 +128,7 @@ class MachineNode:
                 record.grace = stored.body["metadata"].get("deletionGracePeriodSeconds")
                 record.deleting.set()
         elif _MIRROR in (stored.body["metadata"].get("annotations") or {}):
-            pass  # No kubelet runs a mirror. A real one also deletes those of no static pod, within two seconds.
+            pass  # Kubelets do not run mirror pods. A real one also deletes those without a static pod.
         elif record is None and at(stored.body, "status", "phase") not in _FINISHED:
             try:
                 self._kubelet.add_pod(msgspec.convert(stored.body, Pod))
@@ -171,7 +171,7 @@ class MachineNode:
         try:
             delete(self._registry, PODS, namespace, name, options)
         except StatusError:
-            pass  # Deleted already, or another pod has its name by now.
+            pass  # Already deleted, or another pod has its name now.
 
     def _tell(self, namespace: str, about: Object, kind: str, reason: str, message: str) -> None:
         now, marks = self._now(), about["metadata"]
@@ -197,7 +197,7 @@ class MachineNode:
         try:
             self._registry.create(EVENTS, namespace, body)
         except StatusError:
-            pass  # The namespace is being deleted; nobody will read it.
+            pass  # The namespace is being deleted, so the event is not needed.
 
     def _now(self) -> str:
         return rfc3339(self._clock.time())

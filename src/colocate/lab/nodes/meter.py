@@ -1,6 +1,7 @@
-"""How busy the nodes of the embedded cluster are: the processes of this machine's pods, measured now and then.
+"""Measures the use of nodes periodically, by the processes of this machine's pods.
 
-A node uses what its pods use. Simulated nodes have no processes: they use nothing, and their pods cannot be measured.
+A node's use is the sum of its pods. Simulated nodes have no processes: their use is 0, and their pods have no
+measurements.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from colocate.lab.kubelet import EmbeddedKubelet
 from colocate.lab.nodes.processes import PROC, Used, used
 
 _Place = tuple[str, str, int]
-"""A container: the uid of its pod, its name, and its first process, which is another after a restart."""
+"""A container: the uid of its pod, its name, and its first process, which changes with a restart."""
 
 
 class NodesMeter:
@@ -42,13 +43,13 @@ class NodesMeter:
         return self._pods.get(uid)
 
     async def run(self) -> None:
-        """Measure for as long as the cluster runs."""
+        """Measure periodically until cancelled."""
         while True:
             await self.measure()
             await self._clock.sleep(RESOLUTION)
 
     async def measure(self) -> None:
-        """Measure all containers once; what they have used since the last time is known then."""
+        """Measure all containers once; their use since the last measurement is known then."""
         places = self._running()
         pids = {pid for _, _, pid in places}
         found = await asyncio.to_thread(used, pids, self._proc) if pids else {}
@@ -67,7 +68,7 @@ class NodesMeter:
         self._last, self._moment = points, moment
 
     def _running(self) -> list[_Place]:
-        """The containers that are processes."""
+        """The running containers."""
         runtime, places = self._kubelet.runtime, list[_Place]()
         for uid, record in self._kubelet.records.items():
             for container in record.pod.containers:
@@ -77,7 +78,8 @@ class NodesMeter:
         return places
 
     def _since_last(self, points: dict[_Place, Used], window: float) -> dict[str, dict[str, MetricsUsage]]:
-        """By pod and container. A pod with a container that was not there the last time is left out."""
+        """The use by pod and container. A pod with a container that is new since the last measurement is left
+        out."""
         pods: dict[str, dict[str, MetricsUsage]] = {}
         for place, point in points.items():
             if (before := self._last.get(place)) is not None:

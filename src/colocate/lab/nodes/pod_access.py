@@ -1,4 +1,4 @@
-"""Reaches the processes of this machine's pods: their logs, and commands run beside them."""
+"""Access to the processes of this machine's pods: reads their logs, and runs commands beside them."""
 
 import asyncio
 import contextlib
@@ -19,11 +19,11 @@ from colocate.model.pod import Pod
 
 _PIECE = 1 << 16
 _LOOK_AGAIN = 0.1
-"""Seconds between two looks at a log that is followed."""
+"""Seconds between two reads of a followed log."""
 
 
 class MachinePods:
-    """The pods of one kubelet whose containers are processes."""
+    """The pods of one kubelet that runs containers as processes."""
 
     def __init__(self, kubelet: EmbeddedKubelet, runtime: PodRuntime | None, clock: Clock) -> None:
         self._kubelet = kubelet
@@ -79,12 +79,12 @@ class MachinePods:
 
 
 def _last_lines(path: Path, tail: int | None) -> int:
-    """Where the last so many lines of a file begin."""
+    """The offset of the last `tail` lines of a file."""
     if tail is None:
         return 0
     with path.open("rb") as file:
         place = file.seek(0, os.SEEK_END)
-        # A last line that is not ended counts, too.
+        # An unfinished last line counts, too.
         missing = tail
         if place:
             file.seek(place - 1)
@@ -92,9 +92,9 @@ def _last_lines(path: Path, tail: int | None) -> int:
         while place > 0 and missing > 0:
             start = max(0, place - _PIECE)
             file.seek(start)
-            block = file.read(place - start)
-            for offset in range(len(block) - 1, -1, -1):
-                if block[offset : offset + 1] == b"\n":
+            chunk = file.read(place - start)
+            for offset in range(len(chunk) - 1, -1, -1):
+                if chunk[offset : offset + 1] == b"\n":
                     missing -= 1
                     if missing == 0:
                         return start + offset + 1
@@ -139,7 +139,7 @@ class PipedCommand:
 
 
 class TerminalCommand:
-    """A command on a terminal of its own."""
+    """A command on its own terminal."""
 
     def __init__(self, process: asyncio.subprocess.Process, terminal: int) -> None:
         self._process = process
@@ -158,7 +158,7 @@ class TerminalCommand:
                     await readable.wait()
                 finally:
                     loop.remove_reader(self._terminal)
-            except OSError:  # What a terminal says when nobody is left on its other side.
+            except OSError:  # The terminal's other side is closed.
                 return b""
 
     async def write(self, data: bytes) -> None:

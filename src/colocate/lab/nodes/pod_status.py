@@ -1,4 +1,4 @@
-"""A pod's status as the API shows it, from what a kubelet knows: pure."""
+"""Makes a pod's API status from a kubelet's record. Pure."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ _NO_CONDITIONS = ("UnexpectedAdmissionError", "TopologyAffinityError")
 def status_object(
     pod: Pod, status: PodStatus, now: str, *, host: str, address: str, before: Object
 ) -> Object:
-    """The status to write; conditions keep the moment of their last change."""
+    """The status to write; conditions keep the time of their last change."""
     shown: Object = {"phase": str(status.phase), "qosClass": str(status.qos_class)}
     if status.reason:
         shown |= {"reason": status.reason, "message": status.message}

@@ -1,4 +1,4 @@
-"""What processes of this machine use, each with all that it has started, as /proc shows it."""
+"""Reads the use of processes and their descendants from /proc."""
 
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +12,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Used(msgspec.Struct, frozen=True):
-    """What a process and its descendants have used of the CPU since they began, and hold of memory."""
+    """The CPU time that a process and its descendants have used so far, and their memory."""
 
     seconds: float = 0.0
     memory: int = 0
@@ -29,9 +29,9 @@ class _Process(msgspec.Struct, frozen=True):
 
 
 def used(leaders: Collection[int], proc: Path = PROC) -> dict[int, Used]:
-    """What each of these session leaders uses, with its session and all that descends from it.
+    """The use of each of these session leaders, with its session and all descendants.
 
-    One that is not there any more is left out.
+    Leaders that have ended are left out.
     """
     running = {process.pid: process for process in _processes(proc)}
     found = {pid: Used() for pid in leaders if pid in running}
@@ -42,7 +42,8 @@ def used(leaders: Collection[int], proc: Path = PROC) -> dict[int, Used]:
 
 
 def _leader(process: _Process, running: Mapping[int, _Process], leaders: Collection[int]) -> int | None:
-    """Found by the session, which outlives parents, or else upwards, which outlives a new session."""
+    """The leader of a process: by its session, which survives its parents, or by its parents, which survive a new
+    session."""
     above: _Process | None = process
     while above is not None and above.session not in leaders:
         above = running.get(above.parent)
@@ -55,13 +56,13 @@ def _processes(proc: Path) -> Iterator[_Process]:
             try:
                 text = (folder / "stat").read_text(errors="replace")
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # It has just ended.
             yield _process(int(folder.name), text)
 
 
 def _process(pid: int, text: str) -> _Process:
-    """From a line of stat. The program's name, in brackets, may have brackets and spaces itself."""
+    """Parse a line of stat. The program's name, in brackets, may contain brackets and spaces."""
     fields = [int(field) for field in text.rpartition(")")[2].split()[1:]]
-    # Its own time, and that of its children which have ended: of those that have not, each says its own.
+    # Its own time, and that of its ended children; running children count themselves.
     ticks = sum(fields[10:14])
     return _Process(pid, fields[0], fields[2], Used(ticks * _TICK, fields[20] * _PAGE))

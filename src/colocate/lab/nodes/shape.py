@@ -1,4 +1,4 @@
-"""What a node is like: its size, labels and taints, from a file, a count, or this machine."""
+"""The shape of a node (size, labels and taints), from a file, a count, or this machine."""
 
 import os
 from pathlib import Path
@@ -16,14 +16,14 @@ VERSION = "v1.34.0+colocate-lab"
 MAX_PODS = 110
 MOST = 5000
 NOWHERE = Identity("", "", "")
-"""What simulated nodes run on."""
+"""The machine ids of simulated nodes."""
 KUBELET = FieldWriter("kubelet")
 KUBELET_STATUS = FieldWriter("kubelet", "status")
-"""How a node's own writes are signed."""
+"""The field manager of a kubelet's status writes."""
 
 
 class ShapeTaint(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Keeps pods away that do not tolerate it."""
+    """A taint, which keeps away pods that do not tolerate it."""
 
     key: str
     effect: str
@@ -35,7 +35,7 @@ class LabNodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     name: str
     count: int = 0
-    """0: one node of this name. More: so many, named name-0001 and so on."""
+    """0 is one node of this name; a larger number makes that many, named name-0001 and so on."""
     cpu: str = "16"
     memory: str = "64Gi"
     pods: int = MAX_PODS
@@ -55,7 +55,7 @@ class LabNodeShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
         ]
 
     def capacity(self) -> dict[str, str]:
-        """As in a node's status."""
+        """The capacity in a node's status."""
         extended = {name: str(count) for name, count in self.resources.items()}
         return {"cpu": self.cpu, "memory": self.memory, "pods": str(self.pods)} | extended
 
@@ -65,7 +65,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def generated(count: int) -> list[LabNodeShape]:
-    """So many equal nodes."""
+    """`count` equal nodes."""
     if count < 0 or count > MOST:
         raise UserError(f"--nodes: {count} is not between 0 and {MOST}; give the number of simulated nodes")
     return LabNodeShape(name="node", count=count, roles=("worker",)).each() if count else []
@@ -167,7 +167,7 @@ _CONDITIONS = (
 
 
 def conditions(now: str, since: str) -> list[Object]:
-    """The conditions of a node that is well."""
+    """The conditions of a healthy node."""
     return [
         {
             "type": type,

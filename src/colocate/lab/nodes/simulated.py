@@ -1,4 +1,4 @@
-"""Simulated nodes: any number of them, no processes. Their pods run as soon as they are bound."""
+"""Simulated nodes: any number, without processes. Their pods run as soon as they are bound."""
 
 from colocate.clock import Clock
 from colocate.lab.api.changes import Stored
@@ -14,11 +14,11 @@ from colocate.lab.nodes.shape import KUBELET, KUBELET_STATUS, LabNodeShape, cond
 RUNTIME = "simulated://0"
 STATUS_SYNC = 10.0
 HEARTBEAT = 300.0
-"""Seconds between two heartbeats. A real kubelet, too, leaves an unchanged status for five minutes."""
+"""Seconds between two heartbeats. A real kubelet also writes an unchanged status only every five minutes."""
 
 
 class SimulatedNodes:
-    """A whole park of nodes, looked after by one task."""
+    """All simulated nodes, in one task."""
 
     def __init__(self, registry: ObjectRegistry, clock: Clock, shapes: list[LabNodeShape]) -> None:
         self._registry = registry
@@ -28,7 +28,7 @@ class SimulatedNodes:
         self._pods = registry.store.count(PODS.storage)
 
     def register(self) -> None:
-        """Create the nodes that are not there yet, and adopt those of an earlier run that are."""
+        """Create missing nodes, and adopt those of an earlier run."""
         now = rfc3339(self._clock.time())
         for name, shape in self._shapes.items():
             if self._registry.find(NODES, "", name) is None:
@@ -56,7 +56,7 @@ class SimulatedNodes:
         await pods.run()
 
     async def beat(self) -> None:
-        """Do what their kubelets would: allocatable follows capacity, and now and then there is a heartbeat."""
+        """Do what their kubelets would: update allocatable from capacity, and write heartbeats."""
         beaten = self._clock.monotonic()
         while True:
             await self._clock.sleep(STATUS_SYNC)
@@ -96,12 +96,12 @@ class SimulatedNodes:
                 now = rfc3339(self._clock.time())
 
                 def run(body: Object) -> None:
-                    if uid_of(body) == uid:  # Else it is a namesake, which comes here by itself.
+                    if uid_of(body) == uid:  # Otherwise it is another pod of that name.
                         _running(body, now, host, address)
 
                 self._registry.modify(PODS, namespace, name, run, "status")
         except StatusError:
-            pass  # It has changed or gone meanwhile; that change comes here too.
+            pass  # It was changed or deleted meanwhile; that change is handled next.
 
 
 def _running(pod: Object, now: str, host: str, address: str) -> None:

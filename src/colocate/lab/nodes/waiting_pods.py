@@ -1,6 +1,6 @@
-"""Tells a pod why it waits for what this cluster does not have: a node of that name, or a scheduler.
+"""Records events on pods that wait for a node or a scheduler that this cluster does not have.
 
-A real cluster says nothing in either case. Nothing is decided or changed here.
+A real cluster does not report these cases. Nothing is decided or changed here.
 """
 
 from collections.abc import Iterator
@@ -12,14 +12,14 @@ from colocate.lab.scheduler.recorder import Recorder
 from colocate.model.figures import some
 
 PATIENCE = 5.0
-"""Seconds in which a node may still register, and a scheduler of another process may still see the pod."""
+"""Seconds in which a node may still register, or a scheduler in another process may still see the pod."""
 _PAUSE = 1.0
-"""Seconds from one look to the next."""
+"""Seconds between two checks."""
 _REPORTER = "colocate-lab"
 
 
 class WaitingPods:
-    """Looks at pods that wait."""
+    """Checks waiting pods."""
 
     def __init__(self, registry: ObjectRegistry, schedulers: frozenset[str]) -> None:
         self._registry = registry
@@ -27,11 +27,11 @@ class WaitingPods:
         self._schedulers = schedulers
         self._recorder = Recorder(registry, "lab")
         self._since: dict[str, float] = {}
-        """By uid, when a pod was first seen to wait."""
+        """When each pod was first seen waiting, by uid."""
         self._told: set[str] = set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check periodically until cancelled."""
         clock = self._registry.clock
         while True:
             turn = self._store.changed.count
@@ -41,7 +41,7 @@ class WaitingPods:
             await clock.sleep(_PAUSE)
 
     def _look(self, now: float) -> None:
-        """Tell those that have waited long enough."""
+        """Record an event on each pod that has waited long enough."""
         nodes = sorted(stored.key.name for stored in self._store.items(NODES.storage))
         waiting = {uid_of(pod): (pod, why) for pod in self._pods() if (why := self._why(pod, nodes))}
         self._since = {uid: self._since.get(uid, now) for uid in waiting}
@@ -60,8 +60,8 @@ class WaitingPods:
         node, scheduler = at(pod, "spec", "nodeName"), at(pod, "spec", "schedulerName")
         if node and node not in nodes:
             return "NoSuchNode", (
-                f"spec.nodeName is {node}, and there is no such node here ({some(nodes)}): take it out, or start the "
-                f"lab with --node-name {node}, which calls this machine so"
+                f"spec.nodeName is {node}, and there is no such node here ({some(nodes)}): remove it, or start the "
+                f"lab with --node-name {node}, which gives this machine that name"
             )
         if not node and scheduler not in self._schedulers and not at(pod, "status", "conditions"):
             return "NoSuchScheduler", (

@@ -1,6 +1,7 @@
-"""Attempts to place one pod, carried out: bound, or told why not and left to the queue, or others made to go.
+"""Carries out attempts to place a pod: binds it, or reports why not and returns it to the queue, or preempts
+others.
 
-Every pod ends in exactly one of these, whatever the API server or an extender does to it on the way.
+Every attempt ends in exactly one of these, whatever the API server or an extender does meanwhile.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from colocate.telemetry import Event
 
 
 class Attempts:
-    """Takes pods from the queue's hand to where they end."""
+    """Attempts to place pods from the queue."""
 
     def __init__(
         self,
@@ -48,17 +49,17 @@ class Attempts:
         self._binders = [one for one in extenders if one.settings.bind_verb]
         self._recorder = recorder
         self.binding: set[asyncio.Task[None]] = set()
-        """Binds by an extender that are under way; other pods do not wait for them."""
+        """Running binds by an extender; other pods do not wait for them."""
 
     async def attempt(self, waiting: WaitingPod) -> None:
-        """Find a node for a pod and bind it, or say why not."""
+        """Find a node for a pod and bind it, or report why not."""
         pod = waiting.pod
         try:
             if (stored := self._current(pod)) is None:
                 self._queue.drop(pod.uid)
                 return
             verdict = await self._cycle.choose(pod, stored)
-            # While extenders were asked, the cluster went on.
+            # The cluster may have changed while extenders were asked.
             self._feed.read()
             if (stored := self._current(pod)) is None:
                 self._queue.drop(pod.uid)
@@ -77,7 +78,7 @@ class Attempts:
             self._break_off(waiting, f"{type(error).__name__}: {error}")
 
     async def stop(self) -> None:
-        """Give up the binds that are under way."""
+        """Cancel the running binds."""
         tasks = list(self.binding)
         for task in tasks:
             task.cancel()
@@ -88,7 +89,7 @@ class Attempts:
         return self._registry.clock.monotonic()
 
     def _current(self, pod: SchedulablePod) -> Stored | None:
-        """The newest version of a pod, as long as it still wants a node."""
+        """The newest version of a pod, if it still needs a node."""
         stored = self._registry.find(PODS, pod.namespace, pod.name)
         if stored is None or uid_of(stored.body) != pod.uid or at(stored.body, "spec", "nodeName"):
             return None
@@ -125,7 +126,7 @@ class Attempts:
         self._recorder.record(stored.body, "Scheduled", "Binding", said)
 
     def _break_off(self, waiting: WaitingPod, why: str) -> None:
-        """Something other than the cluster's room stood in the way: try again by the back-off alone."""
+        """The attempt failed for a reason other than the cluster's capacity: retry after the back-off."""
         stored = self._current(waiting.pod)
         if stored is None:
             self._queue.drop(waiting.pod.uid)
@@ -165,7 +166,7 @@ class Attempts:
         ]
 
     def _make_room(self, pod: SchedulablePod, stored: Stored, plan: PreemptionPlan) -> None:
-        """Delete the victims, and end the hopes of lesser pods that wait for the same node."""
+        """Delete the victims, and cancel the nominations of lower-priority pods to the same node."""
         for victim in plan.victims:
             found = self._registry.find(PODS, victim.namespace, victim.name)
             if found is None or uid_of(found.body) != victim.uid:

@@ -1,4 +1,4 @@
-"""The cluster as the scheduler sees it: nodes and what their pods hold, kept in step change by change."""
+"""The scheduler's view of the cluster: nodes and what their pods request, updated with every change."""
 
 from colocate.lab.api.changes import Stored
 from colocate.lab.scheduler.facts import SchedulableNode, SchedulablePod
@@ -7,7 +7,7 @@ from colocate.lab.scheduler.requests import Account
 
 
 class ClusterNode:
-    """A node, its account, and the pods behind it."""
+    """A node, its account, and its pods."""
 
     __slots__ = ("_priorities", "account", "node", "nominated", "pods", "stored")
 
@@ -17,7 +17,7 @@ class ClusterNode:
         self.account = Account()
         self.pods: dict[str, SchedulablePod] = {}
         self.nominated: dict[str, SchedulablePod] = {}
-        """Pods that are not here yet, for which others were made to leave."""
+        """Pods that are nominated to this node, after others were preempted for them."""
         self._priorities: dict[int, int] = {}
 
     def enter(self, pod: SchedulablePod) -> None:
@@ -41,7 +41,7 @@ class ClusterNode:
         return any(one < priority for one in self._priorities)
 
     def account_for(self, pod: SchedulablePod) -> Account:
-        """The account as a pod must see it: what is left for others no less important is taken."""
+        """The account for a pod: nominated pods of equal or higher priority count as placed."""
         if not self.nominated:
             return self.account
         rivals = [
@@ -80,7 +80,7 @@ class SchedulerCache:
         return self._nodes.get(name)
 
     def put_node(self, node: SchedulableNode, stored: Stored) -> FilterCause:
-        """A node is new or has changed. Returns what it is better at now; a new one has no pods yet."""
+        """Add or update a node. Returns the causes that it may have cleared; a new node has no pods yet."""
         known = self._nodes.get(node.name)
         if known is None:
             known = self._nodes[node.name] = ClusterNode(node, stored)
@@ -98,7 +98,7 @@ class SchedulerCache:
                 self._placed.pop(uid, None)
 
     def put_pod(self, pod: SchedulablePod) -> FilterCause:
-        """A pod is new or has changed. Returns what became better by it."""
+        """Add or update a pod. Returns the causes that it may have cleared."""
         self._nominate(pod)
         if pod.is_over:
             return self._take_away(pod.uid)
@@ -109,19 +109,19 @@ class SchedulerCache:
         return FilterCause(0)
 
     def drop_pod(self, uid: str) -> FilterCause:
-        """A pod is gone."""
+        """Remove a pod. Returns the causes that this may have cleared."""
         self._assumed.discard(uid)
         if (node := self._nodes.get(self._nominated.pop(uid, ""))) is not None:
             node.nominated.pop(uid, None)
         return self._take_away(uid)
 
     def assume(self, pod: SchedulablePod, node: str) -> None:
-        """Count a pod as placed while somebody else binds it."""
+        """Count a pod as placed while an extender binds it."""
         self._assumed.add(pod.uid)
         self._place(pod, node)
 
     def forget(self, uid: str) -> FilterCause:
-        """It was not bound after all, unless it is seen to be."""
+        """Undo `assume` for a pod that was not bound, unless it was seen bound."""
         if uid not in self._assumed:
             return FilterCause(0)
         self._assumed.discard(uid)
@@ -152,7 +152,7 @@ class SchedulerCache:
 
 
 def improvement(before: SchedulableNode, now: SchedulableNode) -> FilterCause:
-    """What pods may gain by a node's change; a heartbeat gives them nothing."""
+    """The causes that a node's change may have cleared; none for a heartbeat."""
     better = FilterCause(0)
     if before.unschedulable and not now.unschedulable:
         better |= FilterCause.CORDON

@@ -1,6 +1,6 @@
-"""The scheduler's settings, and how they are read from a KubeSchedulerConfiguration. Pure.
+"""Reads the scheduler's settings from a KubeSchedulerConfiguration. Pure.
 
-What this stand-in does not have is named in `ignored`, so that nobody believes it to be in force.
+Settings that this stand-in does not support are listed in `ignored`, so that users do not rely on them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -20,11 +20,11 @@ _GROUP = "kubescheduler.config.k8s.io/"
 
 
 class _Settings(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names are kube-scheduler's, in our own spelling."""
+    """Field names are kube-scheduler's, in snake case."""
 
 
 class ExtenderTls(_Settings, frozen=True):
-    """How an extender is known and how we are known to it. The `data` fields hold PEM in base64."""
+    """TLS settings of an extender: its authority and our certificate. The `data` fields hold PEM in base64."""
 
     insecure: bool = False
     server_name: str = ""
@@ -37,7 +37,7 @@ class ExtenderTls(_Settings, frozen=True):
 
 
 class ManagedResource(_Settings, frozen=True):
-    """A resource that an extender looks after."""
+    """A resource that an extender manages."""
 
     name: str
     ignored_by_scheduler: bool = False
@@ -45,7 +45,7 @@ class ManagedResource(_Settings, frozen=True):
 
 
 class ExtenderSettings(_Settings, frozen=True):
-    """One HTTP extender; a verb that is empty is not called."""
+    """One HTTP extender; an empty verb is not called."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -59,29 +59,29 @@ class ExtenderSettings(_Settings, frozen=True):
     node_cache_capable: bool = False
     """Whether it is sent the names of nodes rather than whole nodes."""
     managed_resources: tuple[ManagedResource, ...] = ()
-    """Only pods that ask for one of them concern it; where there are none, all do."""
+    """The extender is called only for pods that request one of these; empty means all pods."""
     ignorable: bool = False
-    """Whether pods are scheduled without it where it fails."""
+    """Whether pods are scheduled without it if it fails."""
 
 
 class Profile(_Settings, frozen=True):
-    """One name under which pods ask to be scheduled."""
+    """One scheduler name that pods can request."""
 
     scheduler_name: str = DEFAULT_NAME
     percentage_of_nodes_to_score: int | None = None
 
 
 class Configuration(_Settings, frozen=True):
-    """All settings. Extenders concern every profile."""
+    """All settings. Extenders apply to every profile."""
 
     profiles: tuple[Profile, ...] = (Profile(),)
     extenders: tuple[ExtenderSettings, ...] = ()
     percentage_of_nodes_to_score: int = 0
-    """How many per cent of the nodes are looked for before scoring; 0 is fewer the more nodes there are."""
+    """The percentage of nodes to find before scoring; 0 chooses it by the number of nodes."""
     pod_initial_backoff_seconds: float = FIRST_BACKOFF
     pod_max_backoff_seconds: float = LONGEST_BACKOFF
     ignored: tuple[str, ...] = ()
-    """Paths of what was said and has no effect here."""
+    """Paths of settings in the file that have no effect here."""
 
     @property
     def ignored_resources(self) -> frozenset[str]:
@@ -97,11 +97,6 @@ class Configuration(_Settings, frozen=True):
             if profile.scheduler_name == scheduler_name and profile.percentage_of_nodes_to_score is not None:
                 return profile.percentage_of_nodes_to_score
         return self.percentage_of_nodes_to_score
-
-
-def named(*scheduler_names: str, **settings: Any) -> Configuration:
-    """A configuration with a plain profile for each name."""
-    return Configuration(tuple(Profile(name) for name in scheduler_names), **settings)
 
 
 def read(text: str | bytes, where: str = "the scheduler's configuration") -> Configuration:

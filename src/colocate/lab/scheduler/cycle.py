@@ -1,4 +1,5 @@
-"""One pod's way to a node: filters, extenders, scores, dice. Changes nothing; waits for extenders only."""
+"""Chooses a node for one pod by filters, extenders, scores and chance. Changes nothing; waits only for
+extenders."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ _EXTENDER_SCALE = 10
 
 
 class CycleVerdict(msgspec.Struct, frozen=True, eq=False):
-    """The node for a pod or, where there is none, why not which."""
+    """The node for a pod or, where there is none, the reasons by node."""
 
     node: str = ""
     nodes: int = 0
@@ -34,11 +35,11 @@ class CycleVerdict(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def cause(self) -> FilterCause:
-        """What must change before another attempt is worth it."""
+        """What must change before another attempt makes sense."""
         found = FilterCause(0)
         for one in self.rejections.values():
             found |= one.cause
-        # Nobody knows what an extender goes by, nor why it left out a node without a word.
+        # An extender's criteria are unknown, and so is why it left out a node without a reason.
         if found & FilterCause.EXTENDER or len(self.rejections) < self.nodes or not self.nodes:
             return FilterCause.anything()
         return found
@@ -67,7 +68,7 @@ class Cycle:
         self.ignored = configuration.ignored_resources
 
     async def choose(self, pod: SchedulablePod, stored: Stored) -> CycleVerdict:
-        """A node for a pod. ExtenderFailed where one that must be heard cannot be."""
+        """Choose a node for a pod. ExtenderFailed where a required extender fails."""
         nodes = self._cluster.nodes
         if not nodes:
             return CycleVerdict()
@@ -82,7 +83,7 @@ class Cycle:
         return CycleVerdict(scores.pick(found, self._random), len(nodes))
 
     def still_fits(self, pod: SchedulablePod, node: str) -> bool:
-        """Whether a node that was chosen would be chosen now: an extender may have taken its time."""
+        """Whether a chosen node still fits: the cluster may have changed while an extender was asked."""
         found = self._cluster.find(node)
         return found is not None and check(pod, found.node, found.account_for(pod), self.ignored) is None
 
@@ -107,7 +108,7 @@ class Cycle:
         feasible: list[ClusterNode],
         rejections: dict[str, Rejection],
     ) -> list[ClusterNode]:
-        """Those of the nodes that every extender accepts; the others' reasons are added to the rejections."""
+        """The nodes that every extender accepts; the reasons for the others are added to the rejections."""
         for extender in self._extenders:
             if not feasible:
                 break
@@ -145,6 +146,6 @@ class Cycle:
         try:
             return await extender.prioritize(stored.encoded, nodes)
         except ExtenderFailed as error:
-            # kube-scheduler never fails a pod for a missing opinion.
+            # kube-scheduler ignores failures of prioritize calls.
             telemetry.logger().warning(Event.LAB_EXTENDER_PASSED_OVER, pod=pod.key, error=str(error))
             return {}

@@ -1,6 +1,6 @@
-"""Calls to an HTTP extender, as kube-scheduler makes them; what it answers is checked before it is believed.
+"""Calls an HTTP extender as kube-scheduler does, and checks its answers.
 
-Deciding what a failure means is left to the caller. Preemption is not asked about.
+The caller decides what a failure means. The preempt verb is not called.
 """
 
 import base64
@@ -25,7 +25,7 @@ from colocate.lab.scheduler.configuration import ExtenderSettings, ExtenderTls
 from colocate.lab.scheduler.facts import SchedulablePod
 
 HEADERS: Mapping[str, str] = {
-    # As recorded: an extender that tells its callers apart must not tell this one apart.
+    # As recorded from kube-scheduler, so that an extender cannot tell the two apart.
     "User-Agent": "Go-http-client/1.1",
     "Content-Type": "application/json",
     "Accept-Encoding": "gzip",
@@ -34,11 +34,11 @@ _SKIPPED = ("Accept",)
 
 
 class ExtenderFailed(ColocateError):
-    """An extender did not answer, or not with what was asked for."""
+    """An extender did not answer, or its answer is invalid."""
 
 
 class Filtered(msgspec.Struct, frozen=True):
-    """What an extender makes of some nodes."""
+    """An extender's answer to a filter call."""
 
     names: tuple[str, ...]
     failed: dict[str, str] = {}
@@ -75,9 +75,9 @@ class _BindReply(msgspec.Struct, frozen=True):
 
 
 def arguments(pod: bytes, nodes: Sequence[bytes] | None, names: Sequence[str] | None) -> bytes:
-    """The body of a filter or prioritize call, from objects that are JSON already. One of the lists is None.
+    """The body of a filter or prioritize call, from objects that are already JSON. One of the lists is None.
 
-    Pods and nodes have neither kind nor apiVersion there, just as in the store.
+    Pods and nodes have neither kind nor apiVersion in it, as in the store.
     """
     whole = b"null" if nodes is None else b'{"metadata":{},"items":[' + b",".join(nodes) + b"]}"
     named = b"null" if names is None else encode(list(names))
@@ -85,22 +85,22 @@ def arguments(pod: bytes, nodes: Sequence[bytes] | None, names: Sequence[str] | 
 
 
 class Extender:
-    """One extender. It opens its connections when first called."""
+    """One extender. It opens connections at the first call."""
 
     def __init__(self, settings: ExtenderSettings, clock: Clock) -> None:
         self.settings = settings
         self._clock = clock
         self._session: aiohttp.ClientSession | None = None
-        # Read here, so that a certificate that is not there is the user's error and not that of a pod.
+        # Loaded here, so that a missing certificate is a UserError at the start and not a failure of a pod.
         self._tls = client_context(settings)
         self._managed = frozenset(resource.name for resource in settings.managed_resources)
 
     def is_interested(self, pod: SchedulablePod) -> bool:
-        """Whether a pod concerns it: whether it asks for a resource that the extender manages."""
+        """Whether the pod requests a resource that the extender manages."""
         return not self._managed or not self._managed.isdisjoint(pod.requests.amounts)
 
     async def filter(self, pod: bytes, nodes: Sequence[Stored]) -> Filtered:
-        """Which of the nodes it accepts, in their order."""
+        """The nodes that it accepts, in their order."""
         known = {stored.key.name for stored in nodes}
         answer = await self._post(self.settings.filter_verb, self._arguments(pod, nodes))
         reply = self._read(answer, _FilterReply)
@@ -119,7 +119,7 @@ class Extender:
         return Filtered(accepted, reply.failednodes or {}, reply.failedandunresolvablenodes or {})
 
     async def prioritize(self, pod: bytes, nodes: Sequence[Stored]) -> dict[str, int]:
-        """What to add to the nodes' scores: its own times its weight; a node that it leaves out gets none."""
+        """Its scores times its weight, to add to the nodes' scores; a node that it leaves out gets none."""
         answer = await self._post(self.settings.prioritize_verb, self._arguments(pod, nodes))
         added: dict[str, int] = {}
         for one in self._read(answer, list[_HostPriority] | None) or ():
@@ -127,7 +127,7 @@ class Extender:
         return added
 
     async def bind(self, pod: SchedulablePod, node: str) -> None:
-        """Have it bind the pod."""
+        """Let it bind the pod."""
         body = {"PodName": pod.name, "PodNamespace": pod.namespace, "PodUID": pod.uid, "Node": node}
         answer = await self._post(self.settings.bind_verb, encode(body))
         reply = self._read(answer, _BindReply)
@@ -168,7 +168,7 @@ class Extender:
 
     def _read(self, answer: Any, type: Any) -> Any:
         try:
-            # Go reads null where an object is due as an empty one.
+            # Go reads null as an empty object.
             return msgspec.convert({} if answer is None and type in _OBJECTS else answer, type)
         except msgspec.ValidationError as error:
             raise ExtenderFailed(
@@ -187,7 +187,7 @@ class Extender:
             self._session = aiohttp.ClientSession(
                 headers=HEADERS,
                 skip_auto_headers=_SKIPPED,
-                # The one limit of a call is the scheduler's own, which runs on its clock.
+                # The only time limit of a call is the scheduler's, on its own clock.
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 connector=aiohttp.TCPConnector(ssl=self._tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -199,7 +199,7 @@ _OBJECTS = (_FilterReply, _BindReply)
 
 
 def _small_keys(value: Any, depth: int = 0) -> Any:
-    """Field names in lower case, as Go does not mind their case; the names of nodes are left alone."""
+    """Field names in lower case, because Go ignores case; names of nodes are unchanged."""
     if isinstance(value, list):
         return [_small_keys(one, depth) for one in value] if depth == 0 else value
     if isinstance(value, dict) and depth == 0:
@@ -208,13 +208,13 @@ def _small_keys(value: Any, depth: int = 0) -> Any:
 
 
 def _without_login(url: str) -> str:
-    """As it may be shown: what it may have of a password is a secret."""
+    """The URL without user name and password, for messages."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def client_context(settings: ExtenderSettings) -> ssl.SSLContext | bool:
-    """Whom an extender's client trusts, and what it shows of itself; True leaves it to the system's authorities."""
+    """The TLS context of an extender's client; True uses the system's authorities."""
     tls = settings.tls
     if tls == ExtenderTls() and not settings.enable_https:
         return True
@@ -231,7 +231,7 @@ def _context(tls: ExtenderTls, unknown_is_fine: bool) -> ssl.SSLContext:
     has_authority = bool(tls.ca_file or tls.ca_data)
     authority = base64.b64decode(tls.ca_data, validate=True).decode() if tls.ca_data else None
     context = ssl.create_default_context(cafile=tls.ca_file or None, cadata=authority)
-    # kube-scheduler believes any server where HTTPS is on and no authority was named; so must its stand-in.
+    # Like kube-scheduler, accept any server if HTTPS is enabled and no authority is given.
     if tls.insecure or (unknown_is_fine and not has_authority):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -243,7 +243,7 @@ def _context(tls: ExtenderTls, unknown_is_fine: bool) -> ssl.SSLContext:
 
 
 def _load_pair(context: ssl.SSLContext, tls: ExtenderTls) -> None:
-    # The ssl module reads certificates from files only.
+    # The ssl module reads certificates only from files.
     with tempfile.TemporaryDirectory() as folder:
         pair = Path(folder) / "pair.pem"
         pair.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""Nodes and pods, as much of them as a scheduler reads. Parsed once for each version of an object. Pure."""
+"""The parts of nodes and pods that a scheduler reads, parsed once per version of an object. Pure."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ from colocate.lab.scheduler.requests import (
 
 
 class _Wire(msgspec.Struct, frozen=True, rename="camel"):
-    """Field names are the API's, in our own spelling; what is not listed is passed over."""
+    """Field names are the API's, in snake case; other fields are ignored."""
 
 
 class NodeTaint(_Wire, frozen=True):
@@ -44,7 +44,7 @@ class NodeRequirement(_Wire, frozen=True):
 
 
 class Term(_Wire, frozen=True):
-    """What a node must have, all of it. A term that says nothing matches nothing."""
+    """Requirements on a node that must all hold. An empty term matches no node."""
 
     match_expressions: tuple[NodeRequirement, ...] = ()
     match_fields: tuple[NodeRequirement, ...] = ()
@@ -115,7 +115,7 @@ class _Pod(_Wire, frozen=True):
 
 
 class SchedulablePod(msgspec.Struct, frozen=True, eq=False):
-    """A pod: who it is, what it asks of a node, and how it stands."""
+    """A pod: its identity, its requirements on a node, and its state."""
 
     namespace: str
     name: str
@@ -125,7 +125,7 @@ class SchedulablePod(msgspec.Struct, frozen=True, eq=False):
     node_name: str = ""
     node_selector: dict[str, str] = {}
     required_terms: tuple[Term, ...] | None = None
-    """None asks for nothing; an empty tuple matches no node."""
+    """Required node affinity; None requires nothing, an empty tuple matches no node."""
     preferred_terms: tuple[PreferredTerm, ...] = ()
     tolerations: tuple[PodToleration, ...] = ()
     priority: int = 0
@@ -136,7 +136,7 @@ class SchedulablePod(msgspec.Struct, frozen=True, eq=False):
     is_terminating: bool = False
     is_preempted: bool = False
     nominated: str = ""
-    """The node whose room other pods are leaving for this one."""
+    """The node on which other pods are preempted for this one."""
     started: float = 0.0
 
     @property
@@ -145,7 +145,7 @@ class SchedulablePod(msgspec.Struct, frozen=True, eq=False):
 
 
 class SchedulableNode(msgspec.Struct, frozen=True, eq=False):
-    """A node: what it offers, and what it keeps away."""
+    """A node: its capacity, labels and taints."""
 
     name: str
     labels: dict[str, str] = {}
@@ -155,7 +155,7 @@ class SchedulableNode(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def pods(self) -> int:
-        """How many pods it takes; one that does not say takes none, as for kube-scheduler."""
+        """How many pods it takes; 0 where it does not say, as in kube-scheduler."""
         return self.allocatable.get("pods", 0)
 
 
@@ -175,7 +175,7 @@ class _Node(_Wire, frozen=True):
 
 
 def read_pod(body: Object) -> SchedulablePod:
-    """A pod from its JSON. ValueError (msgspec's among them) where a field cannot be read."""
+    """Read a pod from its JSON. ValueError, also msgspec's, where a field is invalid."""
     wire = msgspec.convert(body, _Pod)
     spec, status = wire.spec, wire.status
     affinity = spec.affinity.node_affinity
@@ -207,7 +207,7 @@ def read_pod(body: Object) -> SchedulablePod:
 
 
 def read_node(body: Object) -> SchedulableNode:
-    """A node from its JSON. ValueError where a field cannot be read."""
+    """Read a node from its JSON. ValueError where a field is invalid."""
     wire = msgspec.convert(body, _Node)
     return SchedulableNode(
         name=wire.metadata.name,

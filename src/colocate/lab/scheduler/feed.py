@@ -1,4 +1,4 @@
-"""What the store tells the scheduler: changes of nodes and pods, taken into its view and its queue."""
+"""Feeds changes of nodes and pods from the store into the scheduler's view and queue."""
 
 from colocate import telemetry
 from colocate.lab.api.changes import Change, Stored, Type
@@ -16,7 +16,7 @@ from colocate.telemetry import Event
 
 
 class Feed:
-    """Reads on from where it stopped."""
+    """Reads changes from where it last stopped."""
 
     def __init__(
         self, registry: ObjectRegistry, cluster: SchedulerCache, queue: Queue, names: frozenset[str]
@@ -26,11 +26,11 @@ class Feed:
         self._cluster = cluster
         self._queue = queue
         self._names = names
-        """The schedulers whose pods are ours."""
+        """The scheduler names whose pods we place."""
         self._positions: dict[str, int] = {}
 
     def read(self) -> None:
-        """Take in what has happened; cheap where nothing has."""
+        """Process all new changes; cheap where there are none."""
         better = FilterCause(0)
         for resource in (NODES, PODS):
             changes = self._store.changes(resource.storage)
@@ -46,7 +46,7 @@ class Feed:
             self._queue.happened(better, self._registry.clock.monotonic())
 
     def _read_all(self, storage: str) -> FilterCause:
-        """Begin anew: at the start, and where so much has happened that some of it is forgotten."""
+        """Read everything: at the start, and when the store's history is too short."""
         current = self._store.items(storage)
         if storage == NODES.storage:
             there = {stored.key.name for stored in current}
@@ -69,7 +69,7 @@ class Feed:
                 return self._drop_pod(uid_of(stored.body))
             return self._read_pod(stored, change.before)
         except (ValueError, StatusError) as error:
-            # The API server lets much pass that nobody but a scheduler reads.
+            # The API server does not check fields that only a scheduler reads.
             telemetry.logger().warning(Event.LAB_OBJECT_UNREADABLE, key=str(stored.key), error=str(error))
             return FilterCause(0)
 
@@ -106,7 +106,8 @@ class Feed:
 
 
 def _of_annotations(change: Change) -> FilterCause:
-    """Extenders go by annotations of nodes: who was refused by one is asked about again, as kube-scheduler does."""
+    """The cause to retry after a node's annotations changed: extenders use them, so pods that one refused are
+    retried, as in kube-scheduler."""
     before = change.before
     changed = before is not None and annotations_of(before.body) != annotations_of(change.now.body)
     return FilterCause.EXTENDER if changed and change.type is not Type.DELETED else FilterCause(0)

@@ -1,6 +1,6 @@
-"""Which nodes a pod may go to, and in kube-scheduler's words why not to the others. Pure.
+"""Filters the nodes that a pod may go to, and gives kube-scheduler's reasons against the others. Pure.
 
-The first filter that says no speaks for a node; the filter of resources names every one that is short.
+The first filter that rejects a node gives the reason; the resource filter names every resource that is short.
 """
 
 import re
@@ -25,7 +25,7 @@ _CORDON = NodeTaint("node.kubernetes.io/unschedulable", "NoSchedule")
 
 
 class FilterCause(Flag):
-    """What stands in a pod's way: which changes of the cluster may clear it."""
+    """Why a pod has no node: which changes of the cluster may help."""
 
     CORDON = auto()
     NAME = auto()
@@ -40,12 +40,12 @@ class FilterCause(Flag):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """Why a node is out of the question."""
+    """Why a node was rejected."""
 
     reasons: tuple[str, ...]
     cause: FilterCause
     curable: bool = False
-    """Whether it might do once pods have left it: whether preemption is worth a thought."""
+    """Whether preemption on the node might help."""
 
 
 _CORDONED = Rejection(("node(s) were unschedulable",), FilterCause.CORDON)
@@ -56,7 +56,7 @@ _OTHER_LABELS = Rejection(("node(s) didn't match Pod's node affinity/selector",)
 def check(
     pod: SchedulablePod, node: SchedulableNode, account: Account, ignored: frozenset[str] = frozenset()
 ) -> Rejection | None:
-    """None where the pod may go to the node. `ignored` resources are somebody else's business."""
+    """Why the pod may not go to the node; None where it may. `ignored` resources are not counted."""
     if node.unschedulable and not _tolerated(pod.tolerations, _CORDON):
         return _CORDONED
     if pod.node_name and pod.node_name != node.name:
@@ -124,7 +124,7 @@ def _compares(wanted: NodeRequirement, found: str) -> bool:
 def room(
     pod: SchedulablePod, node: SchedulableNode, account: Account, ignored: frozenset[str] = frozenset()
 ) -> Rejection | None:
-    """Whether what is left of a node is enough."""
+    """The rejection of a node that lacks room for the pod; None where it has enough."""
     short: list[str] = []
     curable = True
     if account.pods >= node.pods:
@@ -135,6 +135,6 @@ def room(
         whole = offered.get(name, 0)
         if amount > whole - requested.get(name, 0) and name not in ignored:
             short.append(f"Insufficient {name}")
-            # Who wants more than all of a node is not helped by emptying it.
+            # Preemption does not help a pod that requests more than the whole node.
             curable = curable and amount <= whole
     return Rejection(tuple(short), FilterCause.RESOURCES, curable) if short else None

@@ -1,7 +1,7 @@
-"""The scheduler's loop: reads every change of nodes and pods, and places the pods that ask for it by name.
+"""The scheduler's loop: reads every change of nodes and pods, and places the pods with its scheduler names.
 
-Driven by the store; nothing is polled. One pod at a time, as in kube-scheduler, so that each is placed
-knowing about all before it. What it counts is what the store says, plus binds that are under way.
+Driven by the store; nothing is polled. It places one pod at a time, as kube-scheduler does, so that each placement
+knows all earlier ones. It counts the pods in the store, plus running binds.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from colocate.lab.scheduler.recorder import Recorder
 from colocate.telemetry import Event
 
 _BATCH = 16
-"""So many pods are placed before others of the process get a turn."""
+"""Pods that are placed before other tasks of the process run."""
 
 
 class Scheduler:
-    """Places pods while it runs. `random` settles ties: give it a seed, and the same pods go the same way."""
+    """Places pods while it runs. `random` breaks ties; with a seed, placements are reproducible."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class Scheduler:
         await self.stop()
 
     async def start(self) -> None:
-        """Begin; pods that wait already are placed first."""
+        """Start; pods that already wait are placed first."""
         if self._configuration.ignored:
             telemetry.logger().warning(Event.LAB_SETTINGS_IGNORED, settings=list(self._configuration.ignored))
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End at once. Pods in hand stay as they are in the store; no task or connection is left."""
+        """Stop at once. Pods being placed stay unchanged in the store; no task or connection is left."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -78,7 +78,7 @@ class Scheduler:
             await extender.close()
 
     async def settled(self) -> None:
-        """Return once every change so far has been seen and no pod is left that could be tried now."""
+        """Return once every change was processed and no pod can be tried now."""
         while not self._is_settled:
             assert self._task is not None, "a scheduler that was not started never settles"
             if self._task.done():
@@ -87,7 +87,7 @@ class Scheduler:
 
     @property
     def waiting(self) -> int:
-        """How many pods of its own have no node yet."""
+        """How many of its pods have no node yet."""
         return len(self._queue)
 
     @property
@@ -115,7 +115,7 @@ class Scheduler:
             self._rested.changed()
 
     async def _rest(self, seen: int) -> None:
-        """Wait for a change, for the next back-off to end, or for a bind to be done with."""
+        """Wait for a change, for the end of the next back-off, or for a bind to finish."""
         waits = [self._store.changed.beyond(seen)]
         if (when := self._queue.next_time()) is not None:
             waits.append(self._until(when))
@@ -128,7 +128,7 @@ class Scheduler:
         return 0
 
     async def _one_bound(self) -> int:
-        # By the time that this begins, the last of them may be done.
+        # The last bind may have finished before this starts.
         if binding := list(self._attempts.binding):
             await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
         return 0

@@ -1,4 +1,4 @@
-"""What the scheduler says about a pod, word for word as kube-scheduler 1.34 does. Pure."""
+"""The scheduler's messages about pods, word for word as in kube-scheduler 1.34. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -10,18 +10,18 @@ ALREADY_PREEMPTING = "preemption: not eligible due to terminating pod on the nom
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 NO_VICTIMS = "No preemption victims found for incoming pod"
 _NO_CLAIMS = "no new claims to deallocate"
-"""Said before every account of a failed preemption, by a plugin that has no counterpart here."""
+"""The message of a plugin without a counterpart here, which precedes every failed preemption."""
 
 
 def unavailable(nodes: int, reasons: Iterable[str]) -> str:
-    """Why no node will do: each reason with its count, sorted as text, so that 10 comes before 2."""
+    """Why no node fits: each reason with its count, sorted as text, so that 10 comes before 2."""
     counted = sorted(f"{count} {reason}" for reason, count in Counter(reasons).items())
     listed = f" {', '.join(counted)}." if counted else ""
     return f"0/{nodes} nodes are available:{listed}"
 
 
 def failed(nodes: int, reasons: Iterable[str], preemption: str = "") -> str:
-    """The message of a FailedScheduling event; where preemption succeeded, it says nothing of it."""
+    """The message of a FailedScheduling event; a successful preemption is not mentioned."""
     said = unavailable(nodes, reasons)
     return f"{said} {_NO_CLAIMS}, {preemption}" if preemption else said
 

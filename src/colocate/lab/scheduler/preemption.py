@@ -1,7 +1,7 @@
-"""Which pods of lower priority would have to go so that a pod fits, and from which node. Pure; a plan.
+"""Decides which pods of lower priority to remove from which node so that a pod fits. Pure; returns a plan.
 
-Simplified: every node is weighed, and extenders are not asked. The room of pods that are leaving already is
-theirs until they have left.
+Simplified: every node is considered, and extenders are not asked. Pods that are already terminating count until
+they are gone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +15,11 @@ from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.filters import Rejection, check
 
 _ABOVE_ALL = 2**31
-"""Added to every priority, so that more victims are worse than fewer, whatever the sign of their priority."""
+"""Added to every priority, so that more victims cost more than fewer, even with negative priorities."""
 
 
 class Budget(msgspec.Struct, frozen=True, eq=False):
-    """How many more pods of a selection may be disturbed."""
+    """How many more pods of a selection may be disrupted."""
 
     namespace: str
     selector: LabelSelector
@@ -30,15 +30,15 @@ class Budget(msgspec.Struct, frozen=True, eq=False):
 
 
 class PreemptionPlan(msgspec.Struct, frozen=True, eq=False):
-    """Take these pods from this node."""
+    """Remove these pods from this node."""
 
     node: str
     victims: tuple[SchedulablePod, ...]
     violations: int
-    """How many of the victims a budget would have kept."""
+    """How many of the victims a disruption budget protects."""
 
     def cost(self) -> tuple[int, int, int, int, float]:
-        """The lower, the better: budgets, then how important the victims are, then how long they ran."""
+        """The cost, lower is better: violated budgets, then the victims' priorities, then how long they ran."""
         highest = max(pod.priority for pod in self.victims)
         return (
             self.violations,
@@ -50,12 +50,12 @@ class PreemptionPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 class PreemptionOutcome(msgspec.Struct, frozen=True, eq=False):
-    """A plan, or in words why there is none."""
+    """A plan, or the reason why there is none."""
 
     plan: PreemptionPlan | None = None
     message: str = ""
     keep_nomination: bool = False
-    """Whether the pod goes on waiting for the node that it waits for."""
+    """Whether the pod keeps its nominated node."""
 
 
 def decide(
@@ -65,7 +65,7 @@ def decide(
     budgets: Sequence[Budget],
     ignored: frozenset[str] = frozenset(),
 ) -> PreemptionOutcome:
-    """Whom to take away for a pod that fits nowhere."""
+    """Decide which pods to remove for a pod that fits nowhere."""
     if not pod.may_preempt:
         return PreemptionOutcome(message=messages.NEVER, keep_nomination=True)
     if _has_made_room(pod, nodes, rejections):
@@ -88,7 +88,7 @@ def decide(
 def _has_made_room(
     pod: SchedulablePod, nodes: Sequence[ClusterNode], rejections: Mapping[str, Rejection]
 ) -> bool:
-    """Whether pods are leaving for this one already: it must not drive away others meanwhile."""
+    """Whether pods are already terminating for this one: it must not preempt others meanwhile."""
     if not pod.nominated or not (rejection := rejections.get(pod.nominated)) or not rejection.curable:
         return False
     node = next((one for one in nodes if one.node.name == pod.nominated), None)
@@ -100,7 +100,7 @@ def _has_made_room(
 def on_node(
     pod: SchedulablePod, on: ClusterNode, budgets: Sequence[Budget], ignored: frozenset[str] = frozenset()
 ) -> PreemptionPlan | None:
-    """The fewest and least important pods of one node that must go; None where even all would not do."""
+    """The fewest and least important pods to remove from one node; None where even all are not enough."""
     account = on.account_for(pod).copy()
     lower = [one for one in on.pods.values() if one.priority < pod.priority]
     for one in lower:
@@ -109,7 +109,7 @@ def on_node(
         return None
     lower.sort(key=lambda one: (-one.priority, one.started))
     kept_by_budget = _protected(lower, budgets)
-    # Those whom a budget protects are let back in first: as many of them as possible stay.
+    # Pods under a disruption budget are put back first, so that as many of them as possible stay.
     lower.sort(key=lambda one: one.uid not in kept_by_budget)
     victims: list[SchedulablePod] = []
     for one in lower:
@@ -124,7 +124,7 @@ def on_node(
 
 
 def _protected(pods: Sequence[SchedulablePod], budgets: Sequence[Budget]) -> set[str]:
-    """Those of the pods that, taken in this order, some budget would no longer let go."""
+    """The pods that some budget would protect, if they were removed in this order."""
     left = {id(budget): budget.allowed for budget in budgets}
     found: set[str] = set()
     for pod in pods:

@@ -1,7 +1,7 @@
-"""The pods that wait for a node: which is next, and when the others are tried again. Knows no clock.
+"""The queue of pods without a node: which is next, and when the others are retried. Has no clock.
 
-A pod that fits nowhere is put aside until the cluster changes in a way that may clear what stood in its way,
-and even then waits out its back-off. One that failed for a fault of ours waits out its back-off alone.
+A pod that fits nowhere is set aside until a change of the cluster may help, and then still waits for its back-off.
+A pod whose attempt failed for another reason waits only for its back-off.
 """
 
 import heapq
@@ -14,14 +14,14 @@ from colocate.lab.scheduler.filters import FilterCause
 FIRST_BACKOFF = 1.0
 LONGEST_BACKOFF = 10.0
 LONGEST_WAIT = 300.0
-"""Whoever was put aside is tried again after so long, whether or not anything has changed."""
+"""Seconds after which a pod that was set aside is retried in any case."""
 
 NOW = float("-inf")
 OUTDATED = -1
 
 
 class QueuePlace(Enum):
-    """Where a waiting pod is."""
+    """The state of a waiting pod."""
 
     ACTIVE = auto()
     IN_HAND = auto()
@@ -31,22 +31,22 @@ class QueuePlace(Enum):
 
 
 class WaitingPod:
-    """One pod that waits."""
+    """One waiting pod."""
 
     __slots__ = ("attempts", "cause", "number", "place", "pod", "ready", "taken_at", "ticket")
 
     def __init__(self, pod: SchedulablePod, number: int) -> None:
         self.pod = pod
         self.number = number
-        """The order in which pods came."""
+        """The pod's number in the order of arrival."""
         self.attempts = 0
         self.place = QueuePlace.GATED
         self.cause = FilterCause(0)
         self.ready = NOW
-        """When its back-off is over."""
+        """When its back-off ends."""
         self.taken_at = 0
         self.ticket = 0
-        """Only the newest entry of a pod in a heap counts."""
+        """The number of its newest entry in a heap; older entries are ignored."""
 
 
 class Queue:
@@ -74,7 +74,7 @@ class Queue:
         return set(self._waiting)
 
     def put(self, pod: SchedulablePod, changed: bool, now: float) -> None:
-        """A pod is new, or is to be known in a newer version; `changed` where its wishes may have, too."""
+        """Add a pod, or update its version; `changed` where its requirements may have changed."""
         waiting = self._waiting.get(pod.uid)
         if waiting is None:
             waiting = self._waiting[pod.uid] = WaitingPod(pod, next(self._numbers))
@@ -92,14 +92,14 @@ class Queue:
             waiting.taken_at = OUTDATED
 
     def drop(self, uid: str) -> None:
-        """A pod waits no longer: it is bound, gone or somebody else's."""
+        """Remove a pod that is bound, deleted or no longer ours."""
         waiting = self._waiting.pop(uid, None)
         if waiting is not None:
             waiting.ticket = 0
             self._aside.pop(uid, None)
 
     def take(self, now: float) -> WaitingPod | None:
-        """The next pod to schedule, in hand until it is dropped, retried or put aside."""
+        """The next pod to schedule; it stays in the state IN_HAND until it is dropped, retried or set aside."""
         self._wake(now)
         while self._active:
             _, _, ticket, waiting = heapq.heappop(self._active)
@@ -111,20 +111,20 @@ class Queue:
         return None
 
     def retry(self, waiting: WaitingPod, now: float) -> None:
-        """Try a pod again when its back-off is over."""
+        """Retry a pod after its back-off."""
         if self._holds(waiting):
             waiting.ready = now + self._backoff(waiting)
             self._back_off(waiting)
 
     def put_aside(self, waiting: WaitingPod, cause: FilterCause, now: float) -> None:
-        """No node would do: wait for a change that touches the cause."""
+        """Set a pod aside that fits on no node, until a change clears the cause."""
         if not self._holds(waiting):
             return
         waiting.ready = now + self._backoff(waiting)
         waiting.cause = cause
         missed = any(at > waiting.taken_at for kind, at in self._last.items() if kind & cause)
         if missed or waiting.taken_at == OUTDATED:
-            # Something happened while the pod was in hand; nobody knows whether it was taken into account.
+            # Something changed during the attempt, which may not have seen it.
             self._back_off(waiting)
             return
         waiting.place = QueuePlace.ASIDE
@@ -132,7 +132,7 @@ class Queue:
         self._time(waiting, now + LONGEST_WAIT)
 
     def happened(self, cause: FilterCause, now: float) -> None:
-        """Something has changed for the better as to this cause."""
+        """Release the pods that a change of this cause may help."""
         self._events += 1
         for kind in cause:
             self._last[kind] = self._events
@@ -140,7 +140,7 @@ class Queue:
             self._release(waiting, now)
 
     def next_time(self) -> float | None:
-        """When the next pod is to be tried again though nothing happens."""
+        """When the next pod is retried without a change."""
         while self._timed and self._timed[0][3].ticket != self._timed[0][2]:
             heapq.heappop(self._timed)
         return self._timed[0][0] if self._timed else None

@@ -1,4 +1,4 @@
-"""The scheduler's events, in the form in which kube-scheduler writes them; repetitions are counted in one."""
+"""Records the scheduler's events in kube-scheduler's form; repetitions are counted in one event."""
 
 from collections import OrderedDict
 
@@ -13,7 +13,7 @@ _REMEMBERED = 8192
 
 
 class Recorder:
-    """Writes events about pods under the name of the scheduler that a pod asked for."""
+    """Writes events about pods under the scheduler name of the pod."""
 
     def __init__(self, registry: ObjectRegistry, host: str) -> None:
         self._registry = registry
@@ -31,7 +31,7 @@ class Recorder:
         related: Object | None = None,
         reporter: str = "",
     ) -> None:
-        """Tell what happened to a pod. An event that cannot be written holds nobody up."""
+        """Record an event about a pod. A failure to write it is ignored."""
         about = _reference(pod)
         same = (about["uid"], reason, message)
         try:
@@ -80,7 +80,7 @@ class Recorder:
             self._told.popitem(last=False)
 
     def _moment(self) -> int:
-        """Nanoseconds that no earlier event has: they make its name."""
+        """A unique time in nanoseconds for the event's name."""
         self._newest = max(self._newest + 1, int(self._registry.clock.time() * 1e9))
         return self._newest
 

@@ -1,6 +1,6 @@
-"""What pods ask of a node, added up, and the running account of a node. Pure; no node is ever recounted.
+"""Sums the requests of pods, and keeps the running total of a node. Pure; totals are never recomputed.
 
-CPU is counted in thousandths, everything else in whole units, both rounded up.
+CPU is in thousandths, everything else in whole units, both rounded up.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,8 +18,7 @@ Amounts: TypeAlias = dict[str, int]
 CPU = "cpu"
 MEMORY = "memory"
 ASSUMED: Mapping[str, int] = {CPU: 100, MEMORY: 200 * 1024**2}
-"""What a container that does not say is assumed to use, where nodes are compared; never where they are
-filtered."""
+"""Assumed requests of containers without any, for scoring nodes; never for filtering."""
 _POD_LEVEL = (CPU, MEMORY)
 
 
@@ -28,7 +27,7 @@ class RequestedResources(msgspec.Struct, frozen=True):
 
 
 class ScheduledContainer(msgspec.Struct, frozen=True, rename="camel"):
-    """A container, as much of it as counts here."""
+    """The parts of a container that count here."""
 
     resources: RequestedResources = RequestedResources()
     restart_policy: str | None = None
@@ -43,10 +42,10 @@ class PodRequests(msgspec.Struct, frozen=True):
     """The requests of a whole pod."""
 
     amounts: Amounts = {}
-    """Nothing in it is 0."""
+    """Amounts by resource, without zeros."""
     scored_cpu: int = ASSUMED[CPU]
     scored_memory: int = ASSUMED[MEMORY]
-    """With what is assumed of containers that do not say."""
+    """The memory for scoring, with the assumed requests."""
 
     @property
     def is_best_effort(self) -> bool:
@@ -55,12 +54,12 @@ class PodRequests(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=4096)
 def _amount(name: str, text: str | int | float) -> int:
-    # A cluster says the same few quantities over and over.
+    # Cached: a cluster repeats the same few quantities.
     return quantity.milli(text) if name == CPU else quantity.whole(text)
 
 
 def amounts_of(quantities: Quantities) -> Amounts:
-    """Quantities as integers. ValueError where one is none."""
+    """Quantities as integers. ValueError where one is invalid."""
     return {name: _amount(name, text) for name, text in quantities.items()}
 
 
@@ -70,9 +69,9 @@ def pod_requests(
     overhead: Quantities | None = None,
     pod_level: Quantities | None = None,
 ) -> PodRequests:
-    """What a pod needs at its peak: all containers and sidecars, or the hungriest step before they run.
+    """The peak requests of a pod: all containers and sidecars, or the largest init step before them.
 
-    CPU and memory that the pod asks for as a whole replace the sum over its containers.
+    Pod-level CPU and memory replace the sum over the containers.
     """
     containers, init_containers = tuple(containers), tuple(init_containers)
     needed = _peak(containers, init_containers, {})
@@ -113,7 +112,7 @@ def _add(total: Amounts, more: Mapping[str, int]) -> None:
 
 
 class Account:
-    """What the pods of one node have been promised. Entering and leaving cost the same on a full node."""
+    """The requests of the pods of one node. Adding and removing a pod costs the same on a full node."""
 
     __slots__ = ("_entered", "requested", "scored_cpu", "scored_memory")
 
@@ -131,7 +130,7 @@ class Account:
         return uid in self._entered
 
     def enter(self, uid: str, wanted: PodRequests) -> None:
-        """Promise a pod what it wants; a pod that is there already is not counted twice."""
+        """Add a pod's requests; a pod that is already there is not counted twice."""
         self.leave(uid)
         self._entered[uid] = wanted
         _add(self.requested, wanted.amounts)
@@ -139,7 +138,7 @@ class Account:
         self.scored_memory += wanted.scored_memory
 
     def leave(self, uid: str) -> bool:
-        """Take back what a pod was promised; says whether it was there."""
+        """Remove a pod's requests; returns whether it was there."""
         held = self._entered.pop(uid, None)
         if held is None:
             return False
@@ -152,7 +151,7 @@ class Account:
         return True
 
     def copy(self) -> "Account":
-        """An account to try things on."""
+        """A copy for trial changes."""
         other = Account()
         other._entered = dict(self._entered)
         other.requested = dict(self.requested)

@@ -1,7 +1,7 @@
-"""How good each of several possible nodes is, as kube-scheduler counts by default. Pure but for the dice.
+"""Scores nodes as kube-scheduler does by default. Pure, except for random tie-breaks.
 
 Every score is 0 to 100 and weighted: free room 1, balance of CPU and memory 1, preferred affinity 2,
-PreferNoSchedule taints 3. The last two are measured against the best or worst of the nodes that are compared.
+PreferNoSchedule taints 3. The last two are relative to the best or worst of the compared nodes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ ROOM, BALANCE, AFFINITY, TAINTS = 1, 1, 2, 3
 
 
 class Candidate(Protocol):
-    """A node that a pod may go to, and what it has promised already."""
+    """A node that a pod may go to, and its account."""
 
     @property
     def node(self) -> SchedulableNode: ...
@@ -27,7 +27,7 @@ class Candidate(Protocol):
 
 
 def totals(pod: SchedulablePod, candidates: Sequence[Candidate]) -> dict[str, int]:
-    """The sum of the weighted scores of every candidate, by its name."""
+    """The sum of the weighted scores of every candidate, by name."""
     taints = taint_scores(pod, candidates)
     affinity = affinity_scores(pod, candidates)
     balanced = not pod.requests.is_best_effort
@@ -39,14 +39,14 @@ def totals(pod: SchedulablePod, candidates: Sequence[Candidate]) -> dict[str, in
 
 
 def pick(scores: Mapping[str, int], random: Random) -> str:
-    """One of the nodes with the highest score."""
+    """One of the nodes with the highest score, at random."""
     best = max(scores.values())
     tied = [name for name, score in scores.items() if score == best]
     return tied[0] if len(tied) == 1 else random.choice(tied)
 
 
 def room_score(pod: SchedulablePod, candidate: Candidate) -> int:
-    """The free share of CPU and memory once the pod is there; who does not say uses a little."""
+    """The free share of CPU and memory with the pod; containers without requests count with a small assumed use."""
     offered, account = candidate.node.allocatable, candidate.account
     sum_, count = 0, 0
     for whole, used in (
@@ -60,7 +60,7 @@ def room_score(pod: SchedulablePod, candidate: Candidate) -> int:
 
 
 def balance_score(pod: SchedulablePod, candidate: Candidate) -> int:
-    """How alike the used shares of CPU and memory are once the pod is there."""
+    """How similar the used shares of CPU and memory are with the pod."""
     offered, requested = candidate.node.allocatable, candidate.account.requested
     cpu, memory = offered.get(CPU, 0), offered.get(MEMORY, 0)
     if not cpu or not memory:
@@ -72,7 +72,7 @@ def balance_score(pod: SchedulablePod, candidate: Candidate) -> int:
 
 
 def taint_scores(pod: SchedulablePod, candidates: Sequence[Candidate]) -> list[int]:
-    """Most for the nodes with the fewest PreferNoSchedule taints that the pod does not tolerate."""
+    """Scores that are highest for the nodes with the fewest untolerated PreferNoSchedule taints."""
     tolerations = [one for one in pod.tolerations if one.effect in ("", "PreferNoSchedule")]
     counts = [_disliked(one.node, tolerations) if one.node.taints else 0 for one in candidates]
     worst = max(counts, default=0)
@@ -88,7 +88,7 @@ def _disliked(node: SchedulableNode, tolerations: Sequence[PodToleration]) -> in
 
 
 def affinity_scores(pod: SchedulablePod, candidates: Sequence[Candidate]) -> list[int]:
-    """Most for the nodes that meet the weightiest preferences."""
+    """Scores that are highest for the nodes that meet the preferences of the largest weight."""
     if not pod.preferred_terms:
         return [0] * len(candidates)
     weights = [

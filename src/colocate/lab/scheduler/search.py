@@ -1,4 +1,4 @@
-"""The search for nodes that would do: on a large cluster only as many as are worth comparing. Pure."""
+"""Searches for nodes that fit; on a large cluster it stops when it has enough to compare. Pure."""
 
 from collections.abc import Sequence
 from itertools import chain
@@ -10,19 +10,19 @@ from colocate.lab.scheduler.facts import SchedulablePod
 from colocate.lab.scheduler.filters import Rejection, check
 
 _ALWAYS_ALL = 100
-"""So few nodes are always compared."""
+"""Up to this many nodes, all are compared."""
 _LEAST_PERCENT = 5
 
 
 class Found(msgspec.Struct, frozen=True, eq=False):
-    """The nodes that would do, and why the others that were looked at would not."""
+    """The nodes that fit, and the rejections of the others that were checked."""
 
     feasible: list[ClusterNode]
     rejections: dict[str, Rejection]
 
 
 def enough(nodes: int, percentage: int = 0) -> int:
-    """How many nodes to find before comparing them; the share falls as the cluster grows."""
+    """How many nodes to find before scoring; the share falls as the cluster grows."""
     if nodes < _ALWAYS_ALL or percentage >= 100:
         return nodes
     share = percentage or max(_LEAST_PERCENT, 50 - nodes // 125)
@@ -30,7 +30,7 @@ def enough(nodes: int, percentage: int = 0) -> int:
 
 
 class Search:
-    """Looks on where it stopped the last time, so that every node gets its turn."""
+    """Continues where the last search stopped, so that every node is considered in turn."""
 
     def __init__(self) -> None:
         self._start = 0
@@ -38,7 +38,7 @@ class Search:
     def find(
         self, pod: SchedulablePod, nodes: Sequence[ClusterNode], percentage: int, ignored: frozenset[str]
     ) -> Found:
-        """Where none will do, every node has been looked at."""
+        """Search for nodes that fit. If none does, every node was checked."""
         wanted = enough(len(nodes), percentage)
         start = self._start % len(nodes)
         found = Found([], {})

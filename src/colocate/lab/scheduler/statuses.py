@@ -1,4 +1,4 @@
-"""What the scheduler writes into the status of pods: conditions, and the node that room is made on."""
+"""Writes conditions and the nominated node into the status of pods."""
 
 from collections.abc import Callable
 
@@ -18,7 +18,7 @@ GATED = "SchedulingGated"
 def not_scheduled(
     registry: ObjectRegistry, stored: Stored, reason: str, message: str, nominated: str | None = None
 ) -> None:
-    """Say why a pod has no node. `nominated` is the one that it waits for or "", None leaves it as it is."""
+    """Write why a pod has no node. `nominated` is the nominated node or ""; None leaves it unchanged."""
     now = rfc3339(registry.clock.time())
 
     def write(pod: Object) -> None:
@@ -32,7 +32,7 @@ def not_scheduled(
 
 
 def without_nomination(registry: ObjectRegistry, stored: Stored) -> None:
-    """Somebody more important has taken the room that was being made for this pod."""
+    """Remove a pod's nomination, because a pod of higher priority took the node."""
 
     def write(pod: Object) -> None:
         pod["status"].pop("nominatedNodeName", None)
@@ -41,14 +41,14 @@ def without_nomination(registry: ObjectRegistry, stored: Stored) -> None:
 
 
 def preempted(registry: ObjectRegistry, stored: Stored, message: str) -> None:
-    """Say why a pod is about to go."""
+    """Write the condition of a preempted pod."""
     now = rfc3339(registry.clock.time())
     reason = "PreemptionByScheduler"
     _write(registry, stored, lambda pod: set_condition(pod, "DisruptionTarget", "True", now, reason, message))
 
 
 def set_condition(pod: Object, type: str, status: str, now: str, reason: str, message: str) -> None:
-    """Set a condition in place; its time changes only where its status does."""
+    """Set a condition in place; its time changes only if its status changes."""
     new: Object = {"type": type}
     if generation := metadata(pod).get("generation"):
         new["observedGeneration"] = generation
@@ -65,7 +65,7 @@ def set_condition(pod: Object, type: str, status: str, now: str, reason: str, me
 
 
 def _write(registry: ObjectRegistry, stored: Stored, change: Callable[[Object], None]) -> None:
-    """Change the newest version of a pod, if it is still the same pod."""
+    """Change the newest version of a pod, if it still has the same uid."""
     _, namespace, name = stored.key
     current = registry.find(PODS, namespace, name)
     if current is None or uid_of(current.body) != uid_of(stored.body):
@@ -73,5 +73,5 @@ def _write(registry: ObjectRegistry, stored: Stored, change: Callable[[Object], 
     try:
         registry.modify(PODS, namespace, name, change, "status")
     except StatusError as error:
-        # What is said about a pod holds up neither that pod nor any other.
+        # A failed status write must not stop this pod or another.
         telemetry.logger().warning(Event.LAB_STATUS_NOT_WRITTEN, pod=f"{namespace}/{name}", error=str(error))
