@@ -1,6 +1,6 @@
-"""What configuration files are made of: sections, and values in words of their own, such as spans of time and shares.
+"""Sections of configuration files, and values with a notation, such as spans of time and shares.
 
-Each kind of value is a type, and a function that reads it or says how one is written.
+Each kind of value has a type and a function that reads it; its ValueError says how to write one.
 """
 
 import math
@@ -14,7 +14,7 @@ from colocate.model import quantity
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """A mapping of the file. A field that it does not know is refused."""
+    """A mapping in the file. Unknown fields are refused."""
 
 
 class Seconds(float):
@@ -108,14 +108,14 @@ def to_address(value: object) -> Address:
 
 
 def to_path(value: object) -> Path:
-    """Read a path; ValueError says what is wanted."""
+    """Read a path; ValueError says how one is written."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("a path; write it like /var/lib/kubelet")
     return Path(value)
 
 
 def plain(value: object) -> object:
-    """A number without the way in which it was written."""
+    """The value as a plain number."""
     if isinstance(value, Seconds | Share):
         return float(value)
     return int(value) if isinstance(value, Size) else value
@@ -132,12 +132,12 @@ _READ = {
 
 
 def decode(kind: type, value: Any) -> Any:
-    """Build the types above from what a file can hold (a msgspec dec_hook)."""
+    """Build the types above from values of a file (a msgspec dec_hook)."""
     return _READ[kind](value)
 
 
 def encode(value: Any) -> Any:
-    """The other way round (a msgspec enc_hook)."""
+    """Turn the types above into values for a file (a msgspec enc_hook)."""
     if isinstance(value, Seconds):
         return int(value) if value.is_integer() else float(value)
     if isinstance(value, CpuAmount):
