@@ -52,9 +52,7 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
         in plain
     )
     piped = (await colocate("doctor", *where)).out
-    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, (
-        "so that grep finds it"
-    )
+    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, "so that grep finds it"
     assert plain.split() == piped.split()
 
 
