@@ -9,29 +9,29 @@ ARGS   ?=
 TOPOLOGY ?= mini
 QUIET_PIP := --disable-pip-version-check --progress-bar off
 
-# In processes of their own: gRPC's asyncio side, when it is collected late, can hang whoever runs then.
+# These run in pytest processes of their own: late garbage collection of grpc.aio objects can hang their event loops.
 NO_GRPC := tests/cluster tests/lab_api tests/lab_scheduler
 
-# Decisions without I/O, whose tests need nothing but Python; cpus and gpus once they are there.
-PURE := $(wildcard $(addprefix tests/,model devices memory load cpus gpus))
+# Tests of decisions: no I/O, nothing but Python.
+PURE := $(addprefix tests/,model devices memory load cpus gpus)
 
 .PHONY: help demo test clean-room check lint format pytest coverage test-cluster test-vm vm-shell bench docs proto components constraints constraints-check clean
 
-demo: $(VENV)/.ready ## See it work on this machine; ARGS=--once tells the story, checks it and exits
+demo: $(VENV)/.ready ## Try it on this machine; ARGS=--once runs it, checks it and exits
 	@$(BIN)/colocate demo $(ARGS)
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Each of them runs, whatever becomes of the others; the last lines say how they went.
-test: $(VENV)/.ready components ## Everything: lint, types, contracts, every test, tests in VMs
+# A suite that fails does not stop the others; the last lines say how each went.
+test: $(VENV)/.ready components ## Everything: lint, types, import contracts, all tests, tests in VMs
 	@MAKE="$(MAKE)" $(BIN)/python -m tests.suites lint pytest test-vm
 
-# As on a machine that never ran Colocate (CONTRIBUTING.md). ARGS is a command of its own, not a setting of that one.
-clean-room: $(VENV)/.ready components ## `make test`, or ARGS="make check", as on a fresh machine; fails if it leaves anything
+# CONTRIBUTING.md describes the room. ARGS is the command to run; make's own variables do not reach it.
+clean-room: $(VENV)/.ready components ## `make test`, or ARGS="make check", as on a fresh machine; fails if it leaves files
 	@env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL -u ARGS PYTHON="$(PYTHON)" VENV="$(VENV)" $(BIN)/python -m tests.room $(or $(ARGS),$(MAKE) test)
 
-check: lint ## The loop for a change: lint, types, contracts and the tests of the pure rooms
+check: lint ## Quick check of a change: lint, types, import contracts and tests of decisions
 	@$(BIN)/pytest -q -n auto --dist worksteal $(PURE)
 
 lint: $(VENV)/.ready ## Lint, formatting, types and import contracts
@@ -40,7 +40,7 @@ lint: $(VENV)/.ready ## Lint, formatting, types and import contracts
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
 
-format: $(VENV)/.ready ## Format the code, and mend what the linter can
+format: $(VENV)/.ready ## Format the code, and fix what the linter can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -50,23 +50,20 @@ pytest: $(VENV)/.ready ## Tests on this machine; ARGS="tests/kubelet -k restart"
 	  $(if $(ARGS),,$(BIN)/pytest -n auto --dist worksteal $(NO_GRPC) || failed=$$?;) \
 	  exit $$failed
 
-coverage: $(VENV)/.ready ## Lines and branches of the pure rooms that their tests run; there is no bar
+coverage: $(VENV)/.ready ## Coverage of the decisions by their tests, lines and branches; no minimum
 	@$(BIN)/coverage run -m pytest -q $(PURE)
 	@$(BIN)/coverage report
 
-# The tests that make sense on any cluster; without COLOCATE_KUBECONFIG on an embedded one.
-test-cluster: $(VENV)/.ready ## Tests that make sense on any cluster: on COLOCATE_KUBECONFIG, or an embedded one
+test-cluster: $(VENV)/.ready ## Tests for any cluster: the one of COLOCATE_KUBECONFIG, or an embedded one
 	@$(BIN)/pytest tests/on_cluster $(ARGS)
 
-# The tests that need a kernel or hardware that this machine lacks, in throw-away VMs: docs/vm-tests.md.
 test-vm: $(VENV)/.ready components ## Tests in throw-away VMs (docs/vm-tests.md)
 	@$(BIN)/pytest --vm $(or $(ARGS),tests)
 
-# A shell in such a VM; TOPOLOGY is mini, small, epyc or epyc-smt.
-vm-shell: $(VENV)/.ready components ## A shell in such a VM; TOPOLOGY is mini, small, epyc or epyc-smt
+vm-shell: $(VENV)/.ready components ## A shell in a VM; TOPOLOGY is mini, small, epyc, epyc-smt or partners
 	@$(BIN)/python -m tests.vm.shell $(TOPOLOGY)
 
-bench: $(VENV)/.ready ## Measure ratios, and fail where one is beyond its threshold
+bench: $(VENV)/.ready ## Measure ratios; fail if one is beyond its threshold
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(VENV)/.ready ## Write the references in docs/sdk.md and docs/testing.md from docstrings
@@ -78,11 +75,10 @@ proto: $(VENV)/.ready ## Generate code from the .proto files
 components: ## Install the real components that tests run against (root, Debian or Ubuntu)
 	@tools/install-components
 
-# The version and the hashes of all that is installed: written by the one, held against the package index by the other.
-constraints: $(VENV)/.ready ## Write the newest version of all that is installed, with hashes, into constraints*.txt
+constraints: $(VENV)/.ready ## Write the newest version of every dependency, with hashes, to constraints*.txt
 	@$(BIN)/python tools/constraints.py write
 
-constraints-check: $(VENV)/.ready ## Compare them with the package index, for each Python and for arm64
+constraints-check: $(VENV)/.ready ## Compare constraints*.txt with the package index, for each Python and for arm64
 	@$(BIN)/python tools/constraints.py check
 
 $(VENV)/.ready: pyproject.toml constraints.txt

@@ -1,4 +1,4 @@
-"""The few asyncio idioms that this project repeats."""
+"""Asyncio helpers that several packages use."""
 
 import asyncio
 import signal
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 async def first(*coroutines: Coroutine[Any, Any, Any]) -> int:
-    """Run all until one is done; cancel the others. Returns which one it was; its error is raised."""
+    """Run all until one is done, and cancel the others. Returns the index of that one, or raises its error."""
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -32,7 +32,7 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
     """Raise TimeoutError in the body once `seconds` have passed on `clock`."""
     body = asyncio.current_task()
     assert body is not None
-    # A task that is being cancelled has last words, and a deadline for them.
+    # A task that is being cancelled may clean up with a deadline of its own.
     cancelled_before = body.cancelling()
     expired = False
 
@@ -54,7 +54,7 @@ async def deadline(clock: Clock, seconds: float) -> AsyncIterator[None]:
 
 
 async def seen_through(work: Coroutine[Any, Any, T]) -> T:
-    """Do what must not be cut off; who cancels waits for its end, so that nothing runs on unseen."""
+    """Run work that must not be interrupted: a cancellation waits until it ends."""
     running = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(running)
@@ -64,38 +64,38 @@ async def seen_through(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Run a short blocking call in a thread, which cannot be cut off."""
+    """Run a short blocking call in a thread; a cancellation waits until it ends."""
     return await seen_through(asyncio.to_thread(call))
 
 
 class ThreadFailed(Exception):
-    """Stands for an exception of a thread that no future takes, such as SystemExit; says what it was."""
+    """Replaces an exception that a future cannot hold, such as SystemExit, and names it."""
 
 
 def in_daemon(call: Callable[[], T], name: str) -> "asyncio.Future[T]":
-    """Run a blocking call that may never return in a thread of its own, which keeps no process from ending.
+    """Run a blocking call that may never return in a daemon thread.
 
-    Nobody but the thread ends the future: wait for it with `asyncio.shield`.
+    Only the thread may end the future: wait for it with `asyncio.shield`.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
     def failed(error: BaseException) -> None:
-        # A future takes no StopIteration, and a loop would end for a SystemExit.
+        # A future cannot hold StopIteration, and SystemExit would end the loop.
         odd = not isinstance(error, Exception) or isinstance(error, StopIteration)
         done.set_exception(ThreadFailed(f"{type(error).__name__}: {error}") if odd else error)
-        done.exception()  # Looked at, even if whoever waited has given up.
+        done.exception()  # Marks it as retrieved, even if the waiter has given up.
 
     def tell(what: Callable[[Any], None], value: object) -> None:
         try:
             loop.call_soon_threadsafe(what, value)
         except RuntimeError:
-            pass  # The process has stopped meanwhile; nobody waits any more.
+            pass  # The loop is closed; no task waits any more.
 
     def run() -> None:
         try:
             result = call()
-        except BaseException as error:  # noqa: BLE001 -- whatever it is, it must not end the thread unseen
+        except BaseException as error:  # noqa: BLE001 -- passed on to the waiter
             tell(failed, error)
         else:
             tell(done.set_result, result)
@@ -105,10 +105,10 @@ def in_daemon(call: Callable[[], T], name: str) -> "asyncio.Future[T]":
 
 
 class Watched:
-    """A counter of changes that tasks can wait on: none is lost, and many at once count as one.
+    """A counter of changes that tasks can wait on. No change is lost; many at once wake a waiter once.
 
-    A waiter says which count it has seen. That is what an Event cannot do: cleared after a wait, it
-    forgets the change that came in between.
+    A waiter passes the count that it has seen. An asyncio.Event that is cleared after a wait would lose a
+    change that came in between.
     """
 
     def __init__(self) -> None:
@@ -116,7 +116,7 @@ class Watched:
         self._next: asyncio.Future[None] | None = None
 
     def changed(self) -> None:
-        """Say that something has changed."""
+        """Count a change and wake the waiters."""
         self.count += 1
         if self._next is not None and not self._next.done():
             self._next.set_result(None)
@@ -132,7 +132,7 @@ class Watched:
 
 
 def with_signals(stop: Callable[[], None]) -> Watched:
-    """SIGTERM and SIGINT call `stop`; SIGHUP is counted in what is returned, for someone to wait on."""
+    """SIGTERM and SIGINT call `stop`; the result counts SIGHUPs, so that a task can wait for one."""
     loop = asyncio.get_running_loop()
     hung_up = Watched()
     loop.add_signal_handler(signal.SIGTERM, stop)

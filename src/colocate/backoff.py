@@ -1,15 +1,15 @@
-"""How long to wait before the next attempt: doubled each time, spread by chance, begun anew after success."""
+"""How long to wait before the next attempt: doubled each time, with random jitter, reset after success."""
 
 from collections.abc import Callable
 
 Random = Callable[[], float]
-"""A number from 0 up to, not including, 1."""
+"""Returns a number from 0 (included) to 1 (excluded)."""
 
 
 class BackOff:
-    """Pauses from `first` seconds up to `last`, each up to twice as long by chance.
+    """Pauses from `first` seconds up to `last`, each multiplied by a random factor from 1 to 2.
 
-    The spread is what keeps five thousand agents from coming back in the same second.
+    The jitter keeps five thousand agents from reconnecting in the same second.
     """
 
     def __init__(self, first: float, last: float, random: Random) -> None:
@@ -19,11 +19,11 @@ class BackOff:
         self._next = first
 
     def pause(self, at_least: float | None = None) -> float:
-        """Seconds before the next attempt; longer where the server asks for longer."""
+        """Seconds before the next attempt; at least `at_least`, which a server may ask for."""
         pause = self._next * (1 + self._random())
         self._next = min(self._next * 2, self._last)
         return max(pause, at_least or 0.0)
 
     def reset(self) -> None:
-        """Begin anew: it works again."""
+        """Start again with the first pause, after a success."""
         self._next = self._first

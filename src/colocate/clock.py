@@ -1,4 +1,4 @@
-"""Time, as something that is passed in, so that no test ever waits for it."""
+"""Clocks, which are passed in as arguments, so that tests control the time."""
 
 import asyncio
 import heapq
@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's own time."""
+    """The machine's clock."""
 
     def time(self) -> float:
         return time.time()

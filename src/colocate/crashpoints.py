@@ -1,8 +1,8 @@
-"""Where a process may die: every side effect announces itself here.
+"""Crash points for tests: every side effect announces itself here.
 
-In production `reached` does nothing. A test sets COLOCATE_CRASH_AT=n and the process is killed with
-SIGKILL at the n-th side effect, or COLOCATE_CRASH_LOG=file and each one is written down, which is how
-the suite enumerates them and kills the process at every single one.
+In production `reached` does nothing. With COLOCATE_CRASH_AT=n the process kills itself with SIGKILL at the
+n-th side effect; with COLOCATE_CRASH_LOG=file it writes each one to the file. The crash tests list the side effects
+first, and then kill the process at every one.
 """
 
 import os
@@ -19,14 +19,14 @@ _lock = threading.Lock()
 
 
 def arm(crash_at: int, log: Path | None) -> None:
-    """As the two variables do, for a process that has read them already."""
+    """Set both values in a process that has already read the variables."""
     global _crash_at, _log, _armed, _count
     _crash_at, _log, _count = crash_at, str(log) if log else None, 0
     _armed = bool(_crash_at or _log)
 
 
 def reached(point: str) -> None:
-    """Say that the side effect `point` is about to happen or has just happened."""
+    """Announce that the side effect `point` is about to happen or has just happened."""
     if not _armed:
         return
     global _count

@@ -1,7 +1,7 @@
 """The errors of this project; anything may import them.
 
-`UserError` is what a person can mend: the command line prints its one sentence and exits with 2.
-Everything else is a fault of the program or of its surroundings.
+`UserError` is a mistake that the user can correct: the command line prints its one sentence and exits with 2.
+Every other error is a fault of the program or of its environment.
 """
 
 import sys
@@ -22,9 +22,9 @@ class Unavailable(ColocateError):
 
 
 def visible(text: str) -> str:
-    """The text with control characters, and all else that has no shape, written as escapes.
+    """The text with control and other unprintable characters written as escapes.
 
-    Much of what errors and answers say was written by servers and tenants: it must not steer a terminal.
+    Errors and answers contain text from servers and tenants, which must not control a terminal.
     """
     if text.isprintable():
         return text
@@ -32,15 +32,17 @@ def visible(text: str) -> str:
 
 
 def system_reason(error: OSError | ValueError) -> str:
-    """Why a file or call failed, in the middle of a sentence; the same each time, whatever a temporary file is
-    called. A ValueError is for what was read: bytes that are no text, a path that cannot be one."""
+    """Why a file or call failed, as a part of a sentence without the file's name.
+
+    A ValueError comes from what was read: bytes that are not text, or an impossible path.
+    """
     if isinstance(error, UnicodeError):
         return "it is not text"
     return (getattr(error, "strerror", None) or str(error)).lower()
 
 
 def unreadable(error: OSError | UnicodeDecodeError) -> str:
-    """Why a text file cannot be read, in the middle of a sentence."""
+    """Why a text file cannot be read, as a part of a sentence."""
     return system_reason(error) if isinstance(error, OSError) else "it is not UTF-8"
 
 

@@ -1,7 +1,7 @@
-"""The pytest plugin: the fixtures `embedded_kubelet`, for async tests, and `blocking_kubelet`, for all others.
+"""The pytest plugin: the fixtures `embedded_kubelet`, for async tests, and `blocking_kubelet`, for others.
 
-Async tests may run by pytest-asyncio, in either of its modes, or by anyio on asyncio. Nothing heavy is imported until
-a test asks for a fixture: this module is loaded by every pytest run of every environment that has Colocate installed.
+Async tests can run with pytest-asyncio, in either of its modes, or with anyio on asyncio. Every pytest run in an
+environment with Colocate loads this module, so it imports the rest only when a test uses a fixture.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ async def _node() -> "AsyncIterator[TestNode]":
         yield node
 
 
-# Two functions: pytest-asyncio marks the one that it is given as its own.
+# Two fixtures: pytest-asyncio marks the function that it gets as its own.
 @pytest.fixture(name="_embedded_kubelet_by_anyio")
 async def _by_anyio() -> "AsyncIterator[TestNode]":
     async for node in _node():
@@ -52,14 +52,14 @@ def _embedded_kubelet(request: pytest.FixtureRequest) -> "TestNode":
     if not request.config.pluginmanager.has_plugin("asyncio"):
         pytest.fail(
             "embedded_kubelet needs pytest-asyncio, or anyio and the marker anyio; "
-            "a test without async takes blocking_kubelet"
+            "a test without async uses blocking_kubelet"
         )
     return cast("TestNode", request.getfixturevalue("_embedded_kubelet_by_asyncio"))
 
 
 @pytest.fixture(name="blocking_kubelet")
 def _blocking_kubelet() -> "Iterator[BlockingNode]":
-    """The same node for a test without async: each call returns when it is done."""
+    """A node with an embedded kubelet for a test without async: each call returns when it is done."""
     from colocate.testing.blocking import blocking_kubelet
 
     with blocking_kubelet() as node:

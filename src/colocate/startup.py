@@ -1,7 +1,7 @@
-"""What a process does before it loads gRPC and structlog; each reads its surroundings once, when it is imported.
+"""Settings for gRPC and structlog, which read their environment once, when they are imported.
 
-`prepare_process` is for processes of Colocate's own. `load_grpc` is for a process that is about to serve plugins, and
-leaves the environment as it was. Importing the SDK does neither.
+`prepare_process` is for processes of Colocate. `load_grpc` is for a process that is about to serve plugins; it
+restores the environment. Importing the SDK does neither.
 """
 
 import os
@@ -13,28 +13,27 @@ from types import ModuleType
 from typing import cast
 
 _GRPC = {
-    # gRPC's C core writes to standard error by itself, even about connections that end as they should. What matters
-    # is logged by us.
+    # gRPC's C core writes to standard error even about connections that end normally. We log what matters.
     "GRPC_VERBOSITY": "ERROR",
-    # A process here is forked only to become another program. gRPC's support of forks starts its threads in the child
-    # before it has, where they now and then crash it.
+    # We fork only to start another program. gRPC's fork support starts threads in the child before the exec, and they
+    # sometimes crash it.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
 }
 
 
 def prepare_process() -> None:
-    """Make this process, and those that it starts, quiet and lean."""
+    """Reduce log noise and memory of this process and of those that it starts."""
     for name, value in _GRPC.items():
         os.environ.setdefault(name, value)
-    # structlog loads rich wherever it is installed: 5 MB, for tracebacks that nobody here wants.
+    # structlog loads rich if it is installed: 5 MB for tracebacks that we do not use.
     with _as_if_not_installed("rich"):
         import_module("structlog")
 
 
 def load_grpc() -> None:
-    """Import gRPC so that it is quiet and leaves forked children alone, unless this process has loaded it already.
+    """Import gRPC with few log lines and without fork support, unless this process has loaded it already.
 
-    A variable that somebody has set stays in force.
+    Variables that are already set keep their values.
     """
     if "grpc" in sys.modules:
         return
@@ -52,7 +51,7 @@ def _as_if_not_installed(name: str) -> Iterator[None]:
     if name in sys.modules:
         yield
         return
-    # To Python's import system None is a module that cannot be found.
+    # Python's import system treats None as a module that does not exist.
     sys.modules[name] = cast(ModuleType, None)
     try:
         yield

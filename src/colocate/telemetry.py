@@ -1,8 +1,8 @@
-"""What Colocate tells about itself: every metric and every log event, named in this one place.
+"""Every metric and every log event of Colocate.
 
-docs/telemetry.md explains each; a test keeps the two in step. Decisions never log and never count: they
-return their reasons, and the process that carries them out tells. Importing this module registers no metric and
-configures no log: a process does so, or the SDK when it serves plugins.
+docs/telemetry.md explains each; a test compares the two. Decisions never log and never count: they return
+their reasons, and the process that carries them out logs. Importing this module registers no metric and configures
+no log: a process does so, or the SDK when it serves plugins.
 """
 
 import io
@@ -22,14 +22,14 @@ from colocate.errors import visible
 
 Metric = prometheus_client.Counter | prometheus_client.Gauge | prometheus_client.Histogram
 
-# Declared here, and in no registry before `register_metrics`: whoever imports this module may have others in theirs.
+# In no registry before `register_metrics`: a program that imports this module may have a registry of its own.
 Counter = partial(prometheus_client.Counter, registry=None)
 Gauge = partial(prometheus_client.Gauge, registry=None)
 Histogram = partial(prometheus_client.Histogram, registry=None)
 
 
 class Event(StrEnum):
-    """Names of log events; the details travel as fields."""
+    """Names of log events; details are fields of the event."""
 
     AGENT_STARTED = "agent.started"
     AGENT_STOPPED = "agent.stopped"
@@ -175,12 +175,12 @@ CPUS_BELOW_LIMIT = Gauge(
     "colocate_cpus_below_limit", "Containers that can run on fewer CPUs than their limit allows."
 )
 CPUS_SHORT = Gauge(
-    "colocate_cpus_short", "Containers whose pool had less free than they ask for when they were placed."
+    "colocate_cpus_short", "Containers whose pool had fewer free CPUs than they requested when placed."
 )
 NRI_CONNECTED = Gauge("colocate_nri_connected", "1 while a container runtime has the NRI plugin registered.")
 NRI_REQUESTS = Counter(
     "colocate_nri_requests_total",
-    "Requests of the container runtime by NRI, by how they ended.",
+    "NRI requests of the container runtime, by outcome.",
     ["method", "outcome"],
 )
 NRI_REQUEST_SECONDS = Histogram(
@@ -190,29 +190,29 @@ NRI_REQUEST_SECONDS = Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1, 2),
 )
 CPUS_FREE = Gauge(
-    "colocate_cpus_free", "CPUs that can still be asked for, by CCX and NUMA node.", ["kind", "pool"]
+    "colocate_cpus_free", "CPUs that containers can still request, by CCX and NUMA node.", ["kind", "pool"]
 )
 CPUS_WHOLE_CCXS = Gauge(
     "colocate_cpus_whole_ccxs",
-    "CCXs that are free as a whole now, and that moves of shared containers could make so.",
+    "CCXs that are completely free now, and that moves of shared containers could free.",
     ["when"],
 )
 CPUS_CONTAINERS = Gauge(
-    "colocate_cpus_containers", "Containers that run, by the way in which they have their CPUs.", ["mode"]
+    "colocate_cpus_containers", "Running containers, by the way they use their CPUs.", ["mode"]
 )
 CPUS_PASSED = Counter(
     "colocate_cpus_passed_total",
-    "Requests that went on without a decision of their own, by reason.",
+    "Requests that passed without a decision, by reason.",
     ["reason"],
 )
 CPUS_REFUSED = Counter("colocate_cpus_refused_total", "Containers that a strict wish kept from starting.")
 CPUS_STRICT_UNMET = Gauge(
     "colocate_cpus_strict_unmet",
-    "Containers with a strict wish that run on several CCXs: they ran before they could be refused.",
+    "Containers with a strict wish that run on several CCXs, started before the placer could refuse them.",
 )
 CPUS_DRIFT = Counter(
     "colocate_cpus_drift_total",
-    "Containers whose cpuset was not as it should be, by what became of it.",
+    "Containers whose cpuset differed from the assignment, by what was done.",
     ["outcome"],
 )
 CPUS_MOVES = Counter(
@@ -220,12 +220,12 @@ CPUS_MOVES = Counter(
 )
 CPUS_UNWRITTEN = Gauge(
     "colocate_cpus_unwritten",
-    "Containers whose new CPUs the runtime has not taken yet; they are tried again.",
+    "Containers whose new CPUs the runtime has not accepted yet; tried again.",
 )
 CPUS_STATE_STORED = Gauge("colocate_cpus_state_stored", "1 while the placer can store its state.")
 CPUS_DECISION_SECONDS = Histogram(
     "colocate_cpus_decision_duration_seconds",
-    "How long a decision took, from the event to the answer, its state stored.",
+    "How long a decision took, from the event to the answer, including storing its state.",
     ["event"],
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2),
 )
@@ -257,7 +257,7 @@ PLUGIN_ERRORS = Counter(
 )
 CLUSTER_REQUESTS = Counter(
     "colocate_cluster_requests_total",
-    "Requests to the API server, by what was asked and how that ended.",
+    "Requests to the API server, by verb, resource and outcome.",
     ["verb", "resource", "outcome"],
 )
 CLUSTER_REQUEST_SECONDS = Histogram(
@@ -273,7 +273,7 @@ WATCH_CONTACT = Gauge(
     ["resource"],
 )
 WATCH_LISTS = Counter(
-    "colocate_watch_lists_total", "Whole lists that a watch cache has read, and why.", ["resource", "reason"]
+    "colocate_watch_lists_total", "Complete lists that a watch cache read, by reason.", ["resource", "reason"]
 )
 WATCH_ERRORS = Counter("colocate_watch_errors_total", "Errors of a watch cache.", ["resource", "error"])
 WATCH_SKIPPED = Counter(
@@ -281,15 +281,13 @@ WATCH_SKIPPED = Counter(
 )
 CLUSTER_EVENTS = Counter(
     "colocate_cluster_events_total",
-    "Events about objects of the cluster, by what became of them.",
+    "Events about objects of the cluster, by outcome.",
     ["outcome"],
 )
-EVICTIONS = Counter(
-    "colocate_cluster_evictions_total", "Evictions that were asked for, by how they ended.", ["outcome"]
-)
+EVICTIONS = Counter("colocate_cluster_evictions_total", "Requested evictions, by outcome.", ["outcome"])
 EXTENDER_REQUESTS = Counter(
     "colocate_extender_requests_total",
-    "Requests to the scheduler extender, by verb and how they ended.",
+    "Requests to the scheduler extender, by verb and outcome.",
     ["verb", "outcome"],
 )
 EXTENDER_REQUEST_SECONDS = Histogram(
@@ -304,45 +302,47 @@ HTTP_CONNECTIONS_CLOSED = Counter(
     ["server", "reason"],
 )
 
-SCHEDULER_DECISIONS = Counter("colocate_scheduler_decisions_total", "Pods that were judged.", ["shadow"])
+SCHEDULER_DECISIONS = Counter("colocate_scheduler_decisions_total", "Pods that were scored.", ["shadow"])
 SCHEDULER_FOLLOWED = Counter(
     "colocate_scheduler_followed_total",
-    "Judged pods that were seen bound, by whether their node was one of the best.",
+    "Scored pods that were bound, by whether their node was one of the best.",
     ["followed"],
 )
 SCHEDULER_REFUSALS = Counter(
-    "colocate_scheduler_refused_nodes_total", "Candidates that the filter has taken out.", ["shadow"]
+    "colocate_scheduler_refused_nodes_total", "Candidate nodes that the filter refused.", ["shadow"]
 )
 GPU_BINDINGS = Counter(
-    "colocate_scheduler_gpu_bindings_total", "Pods with GPUs that were to be bound, by outcome.", ["outcome"]
+    "colocate_scheduler_gpu_bindings_total", "Bindings of pods with GPUs, by outcome.", ["outcome"]
 )
 GPU_UNSEALED = Gauge(
     "colocate_gpu_bookings_unsealed", "1 while the scheduler has no key to seal its bookings with."
 )
 GPU_PREEMPTIONS_REFUSED = Counter(
     "colocate_scheduler_gpu_preemptions_refused_total",
-    "Nodes whose victims would not have freed a GPU that fits.",
+    "Nodes refused for preemption: their victims would not free a GPU that fits.",
 )
 GPUS_UNALLOCATED = Gauge(
-    "colocate_scheduler_gpus_unallocated", "Healthy GPUs of the cluster that no pod has, counted in parts."
+    "colocate_scheduler_gpus_unallocated",
+    "Healthy GPUs of the cluster that no pod has; parts count as fractions.",
 )
 SCHEDULER_ALL_HOT = Counter(
     "colocate_scheduler_all_hot_total",
-    "Answers of the filter for which no candidate was cool enough, by what became of the pod.",
+    "Filter requests without a candidate that was cool enough, by outcome.",
     ["outcome", "shadow"],
 )
 SCHEDULER_LINES_DROPPED = Counter(
-    "colocate_scheduler_decision_lines_dropped_total", "Lines of decisions that did not get to their file."
+    "colocate_scheduler_decision_lines_dropped_total",
+    "Lines of decisions that were not written to their file.",
 )
 TAINT_WRITES = Counter(
-    "colocate_scheduler_taint_writes_total", "Writes of heat taints to nodes, by how they ended.", ["outcome"]
+    "colocate_scheduler_taint_writes_total", "Writes of heat taints to nodes, by outcome.", ["outcome"]
 )
 TAINTS_WAITING = Gauge(
     "colocate_scheduler_taints_waiting",
-    "Nodes whose taints are to be written once the limit per minute allows.",
+    "Nodes whose taints wait for the limit per minute.",
 )
-NODE_HEAT = Gauge("colocate_scheduler_nodes_at_heat", "Nodes by the heat that they show.", ["level"])
-LEASE_HELD = Gauge("colocate_scheduler_lease_held", "1 while this process is the one that writes taints.")
+NODE_HEAT = Gauge("colocate_scheduler_nodes_at_heat", "Nodes by heat level.", ["level"])
+LEASE_HELD = Gauge("colocate_scheduler_lease_held", "1 while this process writes the taints.")
 
 USAGE_QUERIES = Counter(
     "colocate_usage_queries_total",
@@ -351,13 +351,13 @@ USAGE_QUERIES = Counter(
 )
 USAGE_QUERY_SECONDS = Histogram(
     "colocate_usage_query_duration_seconds",
-    "How long the answer about one signal took, read to its end.",
+    "How long it took to read the complete answer about one signal.",
     ["signal"],
     buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
 )
 USAGE_LAST_SUCCESS = Gauge(
     "colocate_usage_last_success_timestamp_seconds",
-    "When the last good answer about a signal came.",
+    "When the last good answer about a signal arrived.",
     ["signal"],
 )
 USAGE_SAMPLES = Gauge(
@@ -367,7 +367,7 @@ USAGE_SAMPLES = Gauge(
 )
 USAGE_SERIES = Counter(
     "colocate_usage_rejected_series_total",
-    "Series that count for no node, and why.",
+    "Series that were not used, by reason.",
     ["signal", "reason"],
 )
 
@@ -386,7 +386,7 @@ MEMORY_RUNG = Gauge(
 )
 MEMORY_ACTIONS = Counter(
     "colocate_memory_actions_total",
-    "What was done to colocated pods, by how it ended.",
+    "Actions on colocated pods, by result.",
     ["resource", "action", "result"],
 )
 MEMORY_STATE_STORED = Gauge(
@@ -396,12 +396,12 @@ MEMORY_STATE_STORED = Gauge(
 )
 MEMORY_TURNS = Counter(
     "colocate_memory_turns_total",
-    "Turns of the agent for the node's memory, by how they ended.",
+    "Turns of the agent for the node's memory, by outcome.",
     ["resource", "outcome"],
 )
 MEMORY_TURN_SECONDS = Histogram(
     "colocate_memory_turn_duration_seconds",
-    "How long a turn took: looking, deciding, acting.",
+    "How long a turn took: reading, deciding, acting.",
     ["resource"],
     buckets=(0.005, 0.025, 0.1, 0.5, 1, 2.5, 5, 10, 30),
 )
@@ -409,13 +409,13 @@ MEMORY_TURN_SECONDS = Histogram(
 GPU_HEALTHY = Gauge("colocate_gpu_healthy", "1 while new pods may get memory of a GPU.", ["gpu"])
 GPU_MEMORY = Gauge(
     "colocate_gpu_memory_bytes",
-    "Memory of a GPU: total, booked by pods, used as the driver says.",
+    "Memory of a GPU: total, booked by pods, used according to the driver.",
     ["gpu", "state"],
 )
 GPU_CORES = Gauge("colocate_gpu_cores_booked", "Hundredths of a GPU that pods have booked.", ["gpu"])
 GPU_POD_MEMORY = Gauge(
     "colocate_gpu_pod_memory_bytes",
-    "Memory of a GPU that a pod has booked, and that its processes use as the driver says.",
+    "Memory of a GPU that a pod booked, and that its processes use according to the driver.",
     ["gpu", "namespace", "pod", "state"],
 )
 GPU_POD_CORES = Gauge(
@@ -423,28 +423,28 @@ GPU_POD_CORES = Gauge(
 )
 GPU_MISMATCHES = Gauge(
     "colocate_gpu_mismatches",
-    "Pods about whose GPUs annotation, checkpoint, podresources and driver do not agree, by who does not.",
+    "Pods for which a source disagrees with the agent about their GPUs.",
     ["source"],
 )
 GPU_XIDS = Counter(
-    "colocate_gpu_xids_total", "Errors that the driver told of, by GPU and NVIDIA's number.", ["gpu", "xid"]
+    "colocate_gpu_xids_total", "Errors that the driver reported, by GPU and XID number.", ["gpu", "xid"]
 )
 GPU_ANSWERS = Counter(
     "colocate_gpu_answers_total",
-    "Allocates of GPU memory that were answered, by outcome.",
+    "Allocate calls for GPU memory, by outcome.",
     ["resource", "outcome"],
 )
 GPU_ANNOUNCEMENTS = Counter(
-    "colocate_gpu_announcements_total", "Writes of the node's annotation that says who has what of its GPUs."
+    "colocate_gpu_announcements_total", "Writes of the node annotation that says which pod has which GPU."
 )
 GPU_HELD_UP = Counter(
     "colocate_gpu_held_up_seconds_total",
-    "Seconds for which the kubelet was kept waiting for a pod that was not known.",
+    "Seconds that the kubelet waited because a pod was not known yet.",
     ["resource"],
 )
 GPU_DELETIONS_WITHHELD = Counter(
     "colocate_gpu_deletions_withheld_total",
-    "Pods that must not start and were not deleted because of a bound: of their controller, or of the node.",
+    "Pods that must not start but were not deleted, because their controller or the node reached its limit.",
     ["bound"],
 )
 GPU_VERDICTS = Counter(
@@ -455,26 +455,26 @@ GPU_VERDICTS = Counter(
 
 CRI_ADDED_SECONDS = Histogram(
     "colocate_cri_proxy_added_seconds",
-    "How long the CRI proxy kept a call that it watches, beyond the time that the runtime took.",
+    "Time that the CRI proxy added to a call that it watches.",
     ["method"],
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.01, 0.05, 0.25, 1, 5),
 )
 CRI_PASSED = Counter(
     "colocate_cri_proxy_passed_total",
-    "Calls about CPUs that went on without a decision, by reason.",
+    "Calls about CPUs that passed without a decision, by reason.",
     ["method", "reason"],
 )
 
 LOG_LINES_LOST = Counter(
     "colocate_log_lines_lost_total",
-    "Log lines that standard error did not take, because of a full disk or a closed pipe.",
+    "Log lines lost because standard error is a full disk or a closed pipe.",
 )
 
 
 class _LossyStream:
-    """A stream of log lines: one that cannot be written is counted, and stops nothing else.
+    """A stream of log lines that counts a line it cannot write, and goes on.
 
-    No `io.TextIOBase`: that one flushes when it is dropped, and the stream below may be closed by then.
+    Not an `io.TextIOBase`: that flushes when it is deleted, and the stream below may be closed by then.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -499,18 +499,18 @@ _registered: WeakKeyDictionary[CollectorRegistry, set[str]] = WeakKeyDictionary(
 
 
 def declared_metrics() -> Mapping[str, Metric]:
-    """Every metric of this module by its name, without the suffix of a counter."""
+    """Every metric of this module by name, without the suffix `_total`."""
     metrics = [value for value in globals().values() if isinstance(value, Metric)]
     return {family.name: metric for metric in metrics for family in metric.describe()}
 
 
 def register_metrics(registry: CollectorRegistry = REGISTRY) -> None:
-    """Add every metric to a registry: for a process of Colocate's own. Those that are in it stay."""
+    """Add every metric to a registry, for a process of Colocate. Metrics that are already in it stay."""
     _register("", registry)
 
 
 def register_plugin_metrics(registry: CollectorRegistry) -> None:
-    """Add the metrics of the device-plugin SDK, and no other, to a registry. Those that are in it stay."""
+    """Add only the metrics of the device-plugin SDK to a registry. Metrics that are already in it stay."""
     _register(_PLUGIN_METRICS, registry)
 
 
@@ -527,7 +527,7 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
     out = stream or sys.stderr
     as_text = style == "text" or (style == "auto" and out.isatty())
     render: list[structlog.typing.Processor] = (
-        # Plain tracebacks: the pretty ones print local variables, and with them secrets.
+        # Plain tracebacks: the pretty ones print local variables, which may hold secrets.
         [
             _visible_values,
             structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=_visible_traceback),
@@ -549,7 +549,7 @@ def configure_logs(style: str = "auto", level: str = "info", stream: TextIO | No
 
 
 class _Quoted:
-    """A text that a renderer is to show as Python writes it."""
+    """A text that the renderer shows as its Python repr."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -559,7 +559,7 @@ class _Quoted:
 
 
 def _visible_values(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Texts from servers must not steer the terminal that shows the log: structlog quotes those with blanks only."""
+    """Escape control characters in texts from servers: structlog quotes only texts with blanks."""
     return {
         name: _Quoted(value) if isinstance(value, str) and not value.isprintable() else value
         for name, value in event.items()
@@ -573,12 +573,12 @@ def _visible_traceback(out: TextIO, found: structlog.typing.ExcInfo) -> None:
 
 
 def configure_logs_once(style: str) -> None:
-    """The same, unless somebody has configured structlog in this process: then it stays theirs."""
+    """Configure logs, unless this process has configured structlog already."""
     if not structlog.is_configured():
         configure_logs(style)
 
 
 def logger(**fields: str) -> structlog.typing.FilteringBoundLogger:
-    """The logger of this process; with fields, one that says them with every event."""
+    """The logger of this process; `fields` are added to every event."""
     log: structlog.typing.FilteringBoundLogger = structlog.get_logger(**fields)
     return log

@@ -149,7 +149,7 @@ def test_what_both_mean_is_taken_over(text: str, field: str, value: object) -> N
         ("policy: {Active: balloons}", "policy.Active: 'balloons' is not known here"),
         (
             "policy: {ReservedResources: {Memory: 1Gi}}",
-            "policy.ReservedResources.Memory: CPUs alone can be reserved",
+            "policy.ReservedResources.Memory: only CPUs can be reserved",
         ),
         ("policy: {AvailableResources: {CPU: 4}}", "policy.AvailableResources: it has no meaning here"),
         ("policy: {topology-aware: {PinCPU: false}}", "write 'Active: none'"),
@@ -158,7 +158,7 @@ def test_what_both_mean_is_taken_over(text: str, field: str, value: object) -> N
             "policy: {topology-aware: {ColocatePods: true}}",
             "policy.topology-aware.ColocatePods: it has no meaning here",
         ),
-        ("policy: {Active: none}\nrdt: {}", "rdt: a fallback.cfg is read for its policy alone"),
+        ("policy: {Active: none}\nrdt: {}", "rdt: only the policy of a fallback.cfg is read"),
         ("policy: topology-aware", "policy: 'topology-aware' is not a mapping"),
         ("policy: {Active: [x]}", "policy.Active"),
     ],

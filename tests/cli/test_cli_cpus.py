@@ -120,7 +120,7 @@ async def test_explain_says_why() -> None:
     ("flags", "said"),
     [
         (["--request", "0"], "0 CPUs cannot be placed"),
-        (["--request", "-1"], "fewer than none"),
+        (["--request", "-1"], "must be greater than 0"),
         (["--request", "10000"], "more than the 128 that this machine has online"),
         (["--request", "1e300"], "more than the 128"),
         (["--request", "8,,2"], "is not a quantity"),

@@ -52,9 +52,7 @@ async def test_on_a_terminal_sentences_fit_and_hang_below_their_beginning(short:
         in plain
     )
     piped = (await colocate("doctor", *where)).out
-    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, (
-        "for whoever looks for it with grep"
-    )
+    assert "folder with --kubelet-root; in a pod, mount it there\n" in piped, "so that grep finds it"
     assert plain.split() == piped.split()
 
 
@@ -125,7 +123,7 @@ async def test_the_sockets_of_a_nodes_configuration_are_looked_at(node: TestNode
     asked = ("doctor", "placement*", "--kubelet-root", node.paths.root, "--no-cluster", "--config", config)
     async with serving(short / "cri.sock", version):
         off = (await colocate(*asked)).out
-        assert "containerd 2.1.9 can have NRI, and has it off" in off
+        assert "containerd 2.1.9 can have NRI, but it is off" in off
         assert f"no placer answers on {short}/cpus.sock" in off
         async with serving(short / "nri", version):
             assert "containerd 2.1.9 has NRI: 'colocate nri' fits" in (await colocate(*asked)).out

@@ -1,4 +1,4 @@
-"""How people work here holds together: make's targets, the workflow, the hooks, the subject of a commit."""
+"""Habits of work are consistent: make's targets, the workflow, the hooks, the subject of a commit, `Any`."""
 
 import ast
 import re
@@ -109,6 +109,21 @@ def test_the_subject_of_a_commit(
     file.write_text(message)
     assert commit_subject.main(str(file)) == (1 if complaint else 0)
     assert complaint in capsys.readouterr().err
+
+
+def test_any_and_type_ignore_do_not_grow_beyond_what_contributing_says() -> None:
+    (stated,) = re.findall(
+        r"at most (\d+) uses of `Any` and (\d+) of `type: ignore`", (REPO / "CONTRIBUTING.md").read_text()
+    )
+    sources = [file for file in (REPO / "src").rglob("*.py") if not file.name.endswith("_pb2.py")]
+    anys = sum(
+        isinstance(node, ast.Name) and node.id == "Any"
+        for file in sources
+        for node in ast.walk(ast.parse(file.read_text()))
+    )
+    ignores = sum(file.read_text().count("# type: ignore") for file in sources)
+    assert anys <= int(stated[0])
+    assert ignores <= int(stated[1])
 
 
 def test_a_public_class_is_the_only_one_of_its_name() -> None:

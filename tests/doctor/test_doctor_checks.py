@@ -70,7 +70,7 @@ async def test_whether_an_agent_runs_behind_a_folder_that_is_shut_is_not_guessed
     names = ("agent", "memory evictions")
     [told] = [e async for e in examine(patient(tmp_path), chosen(names))]
     assert told.check == "needs root"
-    assert told.results[0].reason == "not looked at, or not wholly: agent, memory evictions"
+    assert told.results[0].reason == "not checked, or only in part: agent, memory evictions"
 
 
 async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
@@ -88,7 +88,7 @@ async def test_what_this_user_may_not_look_at_is_said_with_the_remedy(
     monkeypatch.setattr(Path, "is_dir", denied)
     [whole] = [e async for e in examine(patient(tmp_path), checks)]
     assert whole.check == "needs root"
-    assert whole.results[0].reason == "not looked at, or not wholly: all of its kubelet"
+    assert whole.results[0].reason == "not checked, or only in part: all of its kubelet"
 
 
 async def test_that_root_is_needed_is_said_once_for_all_checks(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ async def test_that_root_is_needed_is_said_once_for_all_checks(tmp_path: Path) -
     checks = [Check(DoctorSection.KUBELET, "half", half), Check(DoctorSection.KUBELET, "nothing", nothing)]
     seen, told = [e async for e in examine(patient(tmp_path), checks)]
     assert (seen.check, len(seen.results)) == ("half", 1)
-    assert [result.reason for result in told.results] == ["not looked at, or not wholly: half, nothing"]
+    assert [result.reason for result in told.results] == ["not checked, or only in part: half, nothing"]
     assert told.worst is CheckVerdict.WARN
 
 

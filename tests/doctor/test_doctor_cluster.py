@@ -40,7 +40,7 @@ async def test_what_an_identity_may_not_is_told_by_what_needs_it(server: ApiServ
         "colocate scheduler serve: not possible as ann, who may not watch nodes, watch pods",
         "colocate scheduler serve --act taints: not possible as ann, who may not patch nodes, "
         "get leases.coordination.k8s.io in kube-system, update leases.coordination.k8s.io in kube-system",
-        "the agent that sells memory: not possible as ann, who may not watch nodes, watch pods, create events, "
+        "the agent that offers memory: not possible as ann, who may not watch nodes, watch pods, create events, "
         "patch events",
         "the agent that shares GPUs: not possible as ann, who may not watch nodes, watch pods, patch nodes/status, "
         "create events, patch events",

@@ -41,7 +41,7 @@ async def test_a_static_manager_is_named_with_what_to_do(tmp_path: Path) -> None
     ("name", "version", "nri", "said"),
     [
         ("containerd", "1.6.20~ds1", False, "'colocate cri-proxy' fits"),
-        ("containerd", "v1.7.24", False, "can have NRI, and has it off"),
+        ("containerd", "v1.7.24", False, "can have NRI, but it is off"),
         ("containerd", "1.7.24", True, "'colocate nri' fits"),
         ("containerd", "2.1.9", True, "'colocate nri' fits"),
         ("cri-o", "1.30.0", False, "'colocate cri-proxy' fits"),
@@ -66,8 +66,8 @@ async def test_a_placer_that_cannot_see_the_machine_is_named_with_what_it_does_a
     async with control.serving(tmp_path / "cpus.sock", placer_service(test.placer)):
         told = await only(placed(tmp_path), "placement")
     assert told.verdict is CheckVerdict.BAD
-    assert told.reason.endswith("cannot be told: /sys: there is no devices/system/cpu/online")
-    assert "looks again within a minute" in told.remedy
+    assert told.reason.endswith("cannot be read: /sys: there is no devices/system/cpu/online")
+    assert "tries again within a minute" in told.remedy
     test.keeper.close()
 
 

@@ -69,7 +69,7 @@ async def test_a_message_that_is_nearly_full_is_a_warning_before_it_is_too_long(
         first, dear, *others = (await found(patient(tmp_path), "gpus"))["gpus"]
     assert first.verdict is CheckVerdict.WARN
     assert first.reason == (
-        "doslab.io/gpu-memory: 131072 devices of 5 MiB take 90% of what a kubelet takes in one message"
+        "doslab.io/gpu-memory: 131072 devices of 5 MiB take 90% of the largest message that a kubelet accepts"
     )
     assert "unit above 5Mi" in first.remedy
     assert dear.verdict is CheckVerdict.WARN
@@ -88,8 +88,8 @@ async def test_gpus_that_are_not_well_are_named(tmp_path: Path) -> None:
     assert [(result.verdict, result.reason) for result in results[2:]] == [
         (CheckVerdict.GOOD, "GPU GPU-0abc is healthy"),
         (CheckVerdict.WARN, "GPU GPU-1abc is unhealthy: XID 79"),
-        (CheckVerdict.ABSENT, "GPU GPU-2abc is in MIG mode and left out"),
-        (CheckVerdict.WARN, "GPU GPU-old is not there any more, and team/train still has it"),
+        (CheckVerdict.ABSENT, "GPU GPU-2abc is in MIG mode and not shared"),
+        (CheckVerdict.WARN, "GPU GPU-old is gone, and team/train still has it"),
     ]
 
 
@@ -137,7 +137,7 @@ async def test_every_node_is_warned_of_before_its_message_is_too_long(
     node(server, "large", 8, 5)
     async with connect(server.url, SystemClock()) as client:
         results = (await found(patient(tmp_path, client), "gpu units"))["gpu units"]
-    [first] = [result for result in results if "one message" in result.reason]
+    [first] = [result for result in results if "largest message" in result.reason]
     last = results[-1]
     assert first.verdict is CheckVerdict.WARN
     assert first.reason.startswith("node large: doslab.io/gpu-memory in units of 5 MiB takes 90%")
@@ -255,7 +255,7 @@ async def test_one_that_is_closed_is_good_and_what_mounts_open_is_said(tmp_path:
     file.write_text(f"{BY_ENV} = false\n{BY_MOUNT} = true\n")
     results = (await found(patient(tmp_path), "gpu runtime"))["gpu runtime"]
     assert [each.verdict for each in results] == [CheckVerdict.GOOD] * 2
-    assert "forbid tenants hostPath" in results[1].reason
+    assert "forbid hostPath for tenants" in results[1].reason
 
 
 async def test_a_runtime_that_is_not_there_is_absent_and_one_that_cannot_be_read_is_told(

@@ -167,7 +167,7 @@ async def test_peaks_that_are_plain_averages_are_told() -> None:
         asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), pods=False, windows=())
         found = await examined("samples", client, usage=asked)
     [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
-    assert plain.reason == "p95 and deviation are not asked for, so peaks are plain averages"
+    assert plain.reason == "p95 and deviation are not queried, so peaks are plain averages"
     assert plain.remedy == (
         "add to usage.windows: {statistic: p95, span: 1h}, {statistic: deviation, span: 15m}"
     )

@@ -60,11 +60,23 @@ FORBIDDEN = [
     (LAB, "colocate.pytest_plugin", "colocate.lab.kubelet"),
     (LAB, "colocate.agent.process", "colocate.lab.kubelet"),
     ("Facts know no clock, no telemetry and no wire", "colocate.model.pod", "colocate.aio"),
-    ("Nobody reaches past the face of kubelet", "colocate.agent.process", "colocate.kubelet.endpoint"),
-    ("Nobody reaches past the face of devices", "colocate.cli.checkpoint", "colocate.devices.injection"),
-    ("Nobody reaches past the face of host", "colocate.agent.process", "colocate.host.numa_maps"),
     (
-        "Nobody reaches past the face of cluster",
+        "Only public modules of kubelet are imported from outside",
+        "colocate.agent.process",
+        "colocate.kubelet.endpoint",
+    ),
+    (
+        "Only public modules of devices are imported from outside",
+        "colocate.cli.checkpoint",
+        "colocate.devices.injection",
+    ),
+    (
+        "Only public modules of host are imported from outside",
+        "colocate.agent.process",
+        "colocate.host.numa_maps",
+    ),
+    (
+        "Only public modules of cluster are imported from outside",
         "colocate.agent.process",
         "colocate.cluster.usage.node_series",
     ),

@@ -67,8 +67,8 @@ async def test_status_tells_why_no_container_is_placed(tmp_path: Path) -> None:
         shown = await colocate("cpus", "status", "--socket", socket)
         assert shown.code == 0, shown.err
         assert shown.out == (
-            "Nobody is placed, because the CPUs of this machine cannot be told: there is no /sys\n"
-            "They are looked for again, at least once a minute; containers start meanwhile, on all CPUs.\n"
+            "No container is placed, because the CPU topology cannot be read: there is no /sys\n"
+            "The placer tries again at least once a minute; containers start meanwhile, on all CPUs.\n"
         )
         told = json.loads((await colocate("cpus", "status", "--socket", socket, "-o", "json")).out)
         assert (told["blind"], told["connected"]) == ("there is no /sys", True)

@@ -78,7 +78,7 @@ def test_the_test_without_async_needs_nothing_but_pytest(environment: Path, tmp_
 def test_an_async_fixture_without_a_plugin_says_what_is_missing(environment: Path, tmp_path: Path) -> None:
     (tmp_path / "test_fans.py").write_text("def test_fans(embedded_kubelet):\n    pass\n")
     said = run_as_a_user(environment, tmp_path, "-p", "no:asyncio", "-p", "no:anyio")
-    assert "a test without async takes blocking_kubelet" in said, said
+    assert "a test without async uses blocking_kubelet" in said, said
 
 
 BY_OTHER_MEANS = {

@@ -1,4 +1,4 @@
-"""What the types of the configuration cannot say: ranges, names, and what goes with what. Pure.
+"""Checks ranges, names and combinations of fields, which types cannot express. Pure.
 
 Raises the first `Problem`, with the path of its field.
 """
@@ -25,7 +25,7 @@ _BAD_ID = re.compile(r"[\s,\x00-\x1f\x7f]")
 
 
 def check(config: Config) -> None:
-    """Raise a Problem where an agent could not run with this configuration."""
+    """Raise a Problem if an agent could not run with this configuration."""
     _check_kubelet(config)
     address = config.metrics.address.split_host()
     if address and address[1] > 65535:

@@ -1,4 +1,4 @@
-"""Reads the configuration of an agent: a file of ours, or the fallback.cfg of cri-resource-manager."""
+"""Reads the configuration of an agent: a file of Colocate, or the fallback.cfg of cri-resource-manager."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -32,12 +32,12 @@ AGENT = ConfigDocument(
 
 
 def load(file: Path, environ: Mapping[str, str], flags: Iterable[Override] = ()) -> Loaded[Config]:
-    """The agent's configuration in `file`, as overridden; a UserError where it cannot be used."""
+    """The agent's configuration in `file` with its overrides; UserError if it is invalid."""
     return load_document(AGENT, file, environ, flags)
 
 
 def build(
     blob: bytes, file: str, environ: Mapping[str, str] | None = None, flags: Iterable[Override] = ()
 ) -> Loaded[Config]:
-    """The agent's configuration in the bytes of a file; `file` is what its sentences call it."""
+    """The agent's configuration in the bytes of a file; error messages call it `file`."""
     return build_document(AGENT, blob, file, environ, flags)

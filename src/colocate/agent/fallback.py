@@ -1,7 +1,7 @@
-"""Reads the fallback.cfg of cri-resource-manager as a configuration of ours, as far as both mean the same. Pure.
+"""Converts a fallback.cfg of cri-resource-manager into a configuration of Colocate. Pure.
 
-Such a file has `policy` at its top and no version. What has no meaning here is refused by name and never passed over:
-a node must not run with half of what its operator wrote.
+Such a file has `policy` at its top and no version. A field without an equivalent here is refused by name, never
+ignored: a node must not run with half of its operator's settings.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ _FLAGS = {
     "PreferSharedCPUs": ("exclusiveGuaranteed", True),
     "PinCPU": ("", False),
 }
-"""By their field there: ours, and whether it means the opposite."""
+"""By a field of cri-resource-manager: our field, and whether ours means the opposite."""
 
 
 def is_fallback(tree: Any) -> bool:
-    """Whether a file is one of cri-resource-manager's."""
+    """Whether a file is a fallback.cfg of cri-resource-manager."""
     return isinstance(tree, Mapping) and "policy" in tree and "version" not in tree
 
 
 def from_fallback(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The same in our words; a Problem where we have none."""
+    """The tree of our configuration; Problem if a field has no equivalent."""
     for name in tree:
         if name not in ("policy", "logger"):
-            raise Problem(name, f"a fallback.cfg is read for its policy alone; {_REMEDY}")
+            raise Problem(name, f"only the policy of a fallback.cfg is read; {_REMEDY}")
     policy = _mapping(tree["policy"], "policy")
     cpus: dict[str, Any] = {}
     for name, value in policy.items():
@@ -51,13 +51,13 @@ def from_fallback(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {"version": 1, "cpus": cpus}
 
 
-_REMEDY = "take it out, or write a configuration of Colocate's own ('colocate config example')"
+_REMEDY = "remove it, or write a configuration of Colocate ('colocate config example')"
 
 
 def _reserved(value: Mapping[str, Any]) -> dict[str, Any]:
     for name in value:
         if name != "CPU":
-            raise Problem(f"policy.ReservedResources.{name}", f"CPUs alone can be reserved; {_REMEDY}")
+            raise Problem(f"policy.ReservedResources.{name}", f"only CPUs can be reserved; {_REMEDY}")
     amount = value.get("CPU")
     if isinstance(amount, str) and amount.startswith("cpuset:"):
         return {"reservedCpus": amount.removeprefix("cpuset:")}

@@ -1,9 +1,8 @@
 """`colocate agent`: the process on every node. Joins configuration, metrics, control socket and plugins.
 
-SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP re-reads the configuration: a bad one is refused
-and the old one goes on; with a good one, mock resources come, go and change, the log follows, memory is sold by
-the new figures, GPUs are shared and containers placed by the new rules, and every plugin registers again. What
-cannot change in a running agent is named in the log and waits for its next start.
+SIGTERM and SIGINT stop it, as kubelet.onStop says. SIGHUP reads the configuration again. A bad one is refused and
+the old one stays. A good one adds, removes and changes mock resources, changes the log and the settings of memory,
+GPUs and CPUs, and makes every plugin register again. The log names settings that need a restart of the agent.
 """
 
 import asyncio
@@ -41,7 +40,7 @@ _FIXED_AT_START = ("kubelet", "metrics", "control")
 async def run_agent(
     load: Callable[[], Config], clock: Clock | None = None, *, warnings: Sequence[str] = ()
 ) -> None:
-    """Run an agent until it is told to stop; `load` reads its configuration, now and on SIGHUP."""
+    """Run an agent until it is told to stop; `load` reads its configuration, now and on every SIGHUP."""
     config = load()
     telemetry.configure_logs(config.log.format, config.log.level)
     for warning in warnings:
@@ -50,7 +49,7 @@ async def run_agent(
 
 
 class Agent:
-    """One agent: its configuration, and the plugins that it serves."""
+    """One agent: its configuration and its plugins."""
 
     def __init__(self, config: Config, load: Callable[[], Config], clock: Clock) -> None:
         self._config = config
@@ -96,7 +95,7 @@ class Agent:
         log.info(Event.AGENT_STOPPED)
 
     async def _reload_on_demand(self, hung_up: Watched) -> None:
-        """Reload after every SIGHUP; one that comes during a reload is answered by another."""
+        """Reload after every SIGHUP, also after one that comes during a reload."""
         seen = 0
         while True:
             seen = await hung_up.beyond(seen)
@@ -138,7 +137,7 @@ class Agent:
             removed=removed,
             **({"at_next_start": waiting} if waiting else {}),
         )
-        # What the running parts were built from stays what they are compared with.
+        # Compare the next configuration with what the running parts were built from.
         kept = {name: getattr(old, name) for name in _FIXED_AT_START}
         self._config = msgspec.structs.replace(new, **kept, memory=old.memory, gpus=old.gpus)
         for name in removed:
@@ -159,7 +158,7 @@ class Agent:
 
 
 def _nri_part(config: Config, clock: Clock) -> "NriPart":
-    """What places containers; loaded only where it does. Its metrics are the agent's."""
+    """The part that places containers; imported only if placement is enabled. The agent serves its metrics."""
     from colocate.agent.nri import NriPart
     from colocate.kubelet.managers import check_managers
 
@@ -169,14 +168,14 @@ def _nri_part(config: Config, clock: Clock) -> "NriPart":
 
 
 def _memory_configuration() -> ModuleType:
-    """What makes a memory part; loaded only where memory is sold, for it needs the API client."""
+    """The constructor of the memory part; imported only if memory is enabled, because it loads the API client."""
     from colocate.agent import memory_part as configuration
 
     return configuration
 
 
 def _gpu_configuration() -> ModuleType:
-    """What makes a GPU part; loaded only where GPUs are shared."""
+    """The constructor of the GPU part; imported only if GPUs are shared."""
     from colocate.agent import gpu_part as configuration
 
     return configuration

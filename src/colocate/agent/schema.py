@@ -1,4 +1,4 @@
-"""The configuration file of an agent: its sections, those of the capabilities among them.
+"""The configuration file of an agent: its sections, with those of the capabilities.
 
 msgspec reads the types, with those of `model.values`; `check` says what a type cannot: ranges, names, and what goes
 with what. `configuration` reads a file.
@@ -18,18 +18,18 @@ from colocate.model.values import Seconds, Section
 
 
 class Kubelet(Section, frozen=True):
-    """How the agent meets the kubelet."""
+    """How the agent finds the kubelet and registers with it."""
 
     root: Path = DEFAULT_ROOT
     """The kubelet's folder, with device-plugins/kubelet.sock in it."""
     registration: Registration = Registration.REGISTER
     on_stop: OnStop = OnStop.KEEP
     allocate_timeout: Seconds = Seconds(10)
-    """How long a device may take to answer Allocate before the container is turned away."""
+    """How long a device may take to answer Allocate before the container is refused."""
 
     def settings(self) -> Settings:
-        """The same for the device-plugin SDK."""
-        # A withdrawn id must outlive every Allocate that may still ask for it.
+        """The settings of the device-plugin SDK."""
+        # A withdrawn id must stay until no Allocate can ask for it any more.
         linger = max(Settings().linger, self.allocate_timeout + 5)
         return Settings(
             paths=KubeletPaths(self.root),
@@ -44,7 +44,7 @@ DEFAULT_CONTROL_SOCKET = Path("/run/colocate/agent.sock")
 
 
 class Control(Section, frozen=True):
-    """Where `colocate mock` and its like reach the agent."""
+    """Where commands such as `colocate mock` reach the agent."""
 
     socket: Path = DEFAULT_CONTROL_SOCKET
 

@@ -13,12 +13,12 @@ _VARIABLE = settable(AGENT)["control.socket"].variable
 
 
 def control_socket() -> Path:
-    """Its socket, as the environment names it, or the usual one."""
+    """The agent's control socket, from the environment or the default."""
     return Path(os.environ.get(_VARIABLE) or DEFAULT_CONTROL_SOCKET)
 
 
 def add_asking(commands: Commands, name: str, about: str) -> argparse.ArgumentParser:
-    """A command that asks the agent, with the flag that names its socket."""
+    """Add a command that asks the agent, with the flag for its socket."""
     command = add_command(commands, name, about)
     command.add_argument(
         "--socket",

@@ -1,4 +1,4 @@
-"""`colocate checkpoint`: see, verify, compare and mend the kubelet's record of who holds which device."""
+"""`colocate checkpoint`: show, verify, compare and repair the kubelet's record of which pods hold which devices."""
 
 import argparse
 import asyncio
@@ -44,14 +44,14 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "checkpoint",
         help=GROUPS["checkpoint"],
-        description="The kubelet's record of who holds which device, the file kubelet_internal_checkpoint.",
+        description="The kubelet's record of which pods hold which devices: the file kubelet_internal_checkpoint.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     show = _command(
         commands,
         "show",
         show_file,
-        "show who holds what, and what was injected",
+        "show which pods hold what, and what was injected",
         ("table", "wide", "json", "yaml"),
     )
     show.add_argument("--offline", action="store_true", help="do not look up the names of pods")
@@ -103,7 +103,7 @@ def _add_repair(commands: Commands) -> None:
         commands,
         "repair",
         repair,
-        "write a new file without certain pods or resources, or with a right checksum",
+        "write a new file without certain pods or resources, or with a correct checksum",
     )
     command.epilog = "The old file stays as a backup in a folder beside it. The kubelet must be stopped."
     wish = command.add_argument_group("what to change", "You can repeat each flag.")
@@ -123,7 +123,7 @@ def _add_repair(commands: Commands) -> None:
 
 
 def _file(text: str) -> Path:
-    """A file that is called `-` can be named as `./-`, which a Path would shorten."""
+    """The file that was given; one with the name `-` can be given as `./-`."""
     path = Path(text)
     return path.absolute() if path == _STANDARD_INPUT and text != "-" else path
 
@@ -145,7 +145,7 @@ def _parsed(path: Path, content: bytes) -> CheckpointDocument:
 
 
 def _own_paths(path: Path) -> KubeletPaths | None:
-    """The kubelet of this machine, where the file is its own: of others it could only tell what is not so."""
+    """The kubelet of this machine, if the file is its own; another kubelet says nothing about the file."""
     paths = KubeletPaths.from_environment()
     return paths if path.resolve() == paths.checkpoint.resolve() else None
 
@@ -210,7 +210,7 @@ def diff_file(args: argparse.Namespace) -> int:
 
 
 def _gpu_findings(args: argparse.Namespace, path: Path, reading: Reading, records: Records) -> list[Finding]:
-    """Of shared GPUs, where the API has answered: without it nobody knows what pods ask for."""
+    """Findings about shared GPUs, if the API answered: only it knows what pods request."""
     if records.pods is None or not gpu_holdings(reading):
         return []
     cluster = _cluster(args)
@@ -218,7 +218,7 @@ def _gpu_findings(args: argparse.Namespace, path: Path, reading: Reading, record
     async def ask() -> list[Finding]:
         agent = await ask_report(control_socket()) if _own_paths(path) is not None else None
         async with Client(cluster.connect(), _CLOCK) as client:
-            # The agent knows which node this is; the machine's own name may be another.
+            # The agent knows its node; the cluster may have another name for it than this machine.
             node = agent.node if agent is not None else cluster.node_name
             return await gpu_findings(client, node, reading, records.listing, agent)
 
@@ -270,7 +270,7 @@ def repair(args: argparse.Namespace) -> int:
 def _carry_out(decided: RepairPlan, args: argparse.Namespace) -> int:
     _refuse_unless_stopped(decided, args.force)
     confirm(args, f"Write {visible(str(decided.old.path))}?")
-    # It may have been started while the question was open.
+    # The kubelet may have started while the question was open.
     _refuse_unless_stopped(decided, args.force)
     backup = files.replace(decided.old, decided.content, _CLOCK)
     print(f"✓ {visible(str(decided.old.path))} is written; the old one is {visible(str(backup))}")

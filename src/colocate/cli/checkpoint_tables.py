@@ -1,4 +1,4 @@
-"""A checkpoint for people: who holds what, what is registered, in full what was injected, and what is found in it."""
+"""Prints a checkpoint: which pods hold what, what is registered, what was injected, and the findings."""
 
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -21,11 +21,11 @@ from colocate.model.checkpoint import NO_TOPOLOGY
 from colocate.model.device import Allocation
 
 _WIDTH = 32
-"""Columns for a list of ids, where not all are shown."""
+"""Columns for a list of ids that is shortened."""
 
 
 _LONG = 22
-"""Columns for one id, or a run of ids, there."""
+"""Columns for one id or a run of ids in such a list."""
 
 _COLOURS = {Severity.INFO: "90", Severity.WARNING: "33", Severity.ERROR: "31"}
 _MARKS = {Severity.INFO: "·", Severity.WARNING: "!", Severity.ERROR: "✗"}
@@ -34,7 +34,7 @@ _NUMBERED = re.compile(r"(.*?)(\d{1,15})", re.DOTALL)
 
 
 def table(shown: ShownCheckpoint, wide: bool, width: int = 0) -> Iterator[str]:
-    """The whole checkpoint, within the width if there is one; `wide` shows every id and all that was injected."""
+    """The whole checkpoint, within the width if given; `wide` shows every id and everything injected."""
     yield from wrapped(visible(f"{shown.file}: {_checksum(shown)}"), width, hanging="  ")
     yield ""
     if not shown.entries:
@@ -51,7 +51,7 @@ def table(shown: ShownCheckpoint, wide: bool, width: int = 0) -> Iterator[str]:
     ]
     if rows:
         table = [("REGISTERED", "DEVICES", "HELD", "IDS"), *rows]
-        # Ids may go on below; where even the rest has no room, each resource has lines of its own.
+        # Ids may continue below; if even the other columns do not fit, each resource has lines of its own.
         rest = max(map(len, aligned([row[:-1] for row in table])))
         yield from fitted(table, width) if width and rest > width else last_below(table, width)
     else:
@@ -75,7 +75,7 @@ def _by_pod(entries: Sequence[ShownEntry], width: int) -> Iterator[str]:
 
 
 def _one_below_the_other(entries: Sequence[ShownEntry], width: int) -> Iterator[str]:
-    """For a narrow terminal: what is a row elsewhere is a few lines here."""
+    """Several lines for each row, for a narrow terminal."""
     pod = ""
     for entry in entries:
         if _pod(entry) != pod:
@@ -168,7 +168,7 @@ def _injected(injected: Allocation | None) -> Iterator[tuple[str, str]]:
 
 
 def _ids(ids: Collection[str], wide: bool) -> str:
-    """All ids; or runs of numbered ones by their ends, and as many as fit."""
+    """All ids; or, shortened, runs of numbered ids by their ends, and as many as fit."""
     if wide:
         return ", ".join(sorted(ids, key=_natural))
     text = ""
@@ -180,13 +180,13 @@ def _ids(ids: Collection[str], wide: bool) -> str:
 
 
 def _natural(id: str) -> tuple[str, int, str]:
-    """a-2 before a-10: by what is before the last number, then by that number."""
+    """The order of ids: by the text before the last number, then by that number, so that a-2 is before a-10."""
     numbered = _NUMBERED.fullmatch(id)
     return (numbered[1], int(numbered[2]), id) if numbered else (id, -1, id)
 
 
 def _runs(ids: Collection[str]) -> Iterator[str]:
-    """`a-1–3` for a-1, a-2, a-3. Ids with leading zeros run only among ids of the same length."""
+    """`a-1–3` for a-1, a-2, a-3. Ids with leading zeros form runs only with ids of the same length."""
     first = last = None
     for id in sorted(ids, key=_natural):
         if first is not None and last is not None and _follows(last, id):
@@ -208,7 +208,7 @@ def _follows(one: str, other: str) -> bool:
 def _run(first: str, last: str) -> str:
     prefix = _natural(last)[0] if first != last else ""
     run = first if first == last else f"{first}–{last[len(prefix) :]}"
-    # The middle of a long id tells least: the kind is at its beginning, the share at its end.
+    # Cut the middle of a long id: its beginning has the kind, its end the share.
     return run if len(run) <= _LONG else f"{run[:12]}…{run[12 - _LONG + 1 :]}"
 
 
@@ -216,7 +216,7 @@ def _run(first: str, last: str) -> str:
 
 
 def change(plan: RepairPlan) -> Iterator[str]:
-    """What would be different, line by line."""
+    """The changes, line by line."""
     for entry in plan.mended.dropped:
         yield visible(
             f"- pod {entry.pod_uid}  container {entry.container}  {entry.resource}: "
@@ -232,7 +232,7 @@ def change(plan: RepairPlan) -> Iterator[str]:
 
 
 def found(findings: Sequence[Finding]) -> Iterator[str]:
-    """What was found and, below it, what to do; on a terminal in colour, and within its width."""
+    """A finding and, below it, the remedy; on a terminal in colour and within its width."""
     width, colours = terminal_width(), has_colours()
     for finding in findings:
         mark = _MARKS[finding.severity]

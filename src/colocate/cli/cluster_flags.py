@@ -1,4 +1,4 @@
-"""The flags that say which API server to talk to, named as kubectl names them."""
+"""Flags for the API server, with the names of kubectl's flags."""
 
 import argparse
 from pathlib import Path
@@ -40,7 +40,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def find(args: argparse.Namespace) -> Connection:
-    """The connection that the flags, the environment and the files name; a UserError where there is none."""
+    """The connection from flags, environment and files; UserError if there is none."""
     return connection.find(
         Flags(
             kubeconfig=args.kubeconfig,
@@ -57,5 +57,5 @@ def find(args: argparse.Namespace) -> Connection:
 
 
 def is_stated(args: argparse.Namespace) -> bool:
-    """Whether a flag names a cluster, so that a failure to reach it is the user's to know."""
+    """Whether a flag names a cluster: then a failure to reach it is an error."""
     return bool(args.kubeconfig or args.context or args.server)

@@ -1,4 +1,4 @@
-"""What commands have in common: how one is added to its group, how it prints, asks first, and reads spans of time."""
+"""Helpers of all commands: adding one to its group, printing, asking for confirmation, reading spans of time."""
 
 import argparse
 import sys
@@ -17,7 +17,7 @@ _WATCH_EVERY = 2.0
 
 
 def add_command(commands: Commands, name: str, about: str, more: str = "") -> CommandParser:
-    """A command with what it is about in its group's help and, as a sentence with more after it, in its own."""
+    """Add a command, with its summary in the help of its group and in its own help."""
     command: CommandParser = commands.add_parser(
         name, help=about, description=f"{about[0].upper()}{about[1:]}. {more}".strip()
     )
@@ -25,19 +25,19 @@ def add_command(commands: Commands, name: str, about: str, more: str = "") -> Co
 
 
 def add_output(command: argparse.ArgumentParser, *formats: str) -> None:
-    """The flag that chooses among these; the first unless it is given."""
+    """Add the flag for the output format; the first format is the default."""
     command.add_argument("-o", "--output", choices=formats, default=formats[0], help=" or ".join(formats))
 
 
 def add_watch(command: argparse.ArgumentParser) -> None:
-    """The flag by which a command prints again and again; it goes with the first of its output formats."""
+    """Add the flag that prints repeatedly; only with the first output format."""
     command.add_argument(
         "--watch", "-w", action="store_true", help="print again every two seconds, until Ctrl-C"
     )
 
 
 def print_watched(args: argparse.Namespace, lines: Callable[[], Iterable[str]]) -> None:
-    """Print what the lines are now; with --watch again and again, on a terminal in the same place."""
+    """Print the lines; with --watch repeatedly, on a terminal in the same place."""
     if args.watch and args.output == "json":
         raise UserError("--watch prints text, not json; leave one out")
     clear = _CLEAR if args.watch and sys.stdout.isatty() else ""
@@ -49,13 +49,13 @@ def print_watched(args: argparse.Namespace, lines: Callable[[], Iterable[str]]) 
 
 
 def add_asking_first(command: argparse.ArgumentParser) -> None:
-    """The flags of a command that changes something; see `confirm`."""
+    """Add the flags of a command that changes something; see `confirm`."""
     command.add_argument("--yes", "-y", action="store_true", help="do not ask")
     command.add_argument("--dry-run", action="store_true", help="show what would be done, and change nothing")
 
 
 def confirm(args: argparse.Namespace, question: str) -> None:
-    """Return where the user agrees; a UserError where nobody can be asked, or the answer is no."""
+    """Ask the user; UserError if there is no terminal to ask on, or the answer is no."""
     if args.yes:
         return
     if not sys.stdin.isatty():
@@ -67,7 +67,7 @@ def confirm(args: argparse.Namespace, question: str) -> None:
 
 
 def seconds(text: str, flag: str) -> float:
-    """The seconds that a flag says, such as 90, 500ms or 15m; a UserError names it where it says none."""
+    """The seconds of a flag, such as 90, 500ms or 15m; UserError names the flag."""
     try:
         return float(to_seconds(text))
     except ValueError as error:
@@ -75,7 +75,7 @@ def seconds(text: str, flag: str) -> float:
 
 
 def positive_seconds(text: str, flag: str) -> float:
-    """The same, where no time at all makes no sense."""
+    """The seconds of a flag that must be greater than 0."""
     found = seconds(text, flag)
     if found <= 0:
         raise UserError(f"{flag}: {text!r} is not more than 0; write it like 90s or 15m")

@@ -1,4 +1,4 @@
-"""`colocate completion`: prints what makes a shell complete commands and flags, from the parsers themselves."""
+"""`colocate completion`: prints a shell's completion script, made from the parsers."""
 
 import argparse
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "completion",
         help=GROUPS["completion"],
-        description="Print what makes a shell complete the words of this command.",
+        description="Print a completion script for a shell.",
     )
     parser.add_argument("shell", choices=("bash", "zsh", "fish"))
     parser.set_defaults(run=run)
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _words(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """By the words of a command: what may come after them."""
+    """By the words of a command: the words that may follow."""
     flags = [flag for action in parser._actions for flag in action.option_strings if flag.startswith("--")]
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     commands: dict[str, CommandParser] = groups[0].choices if groups else {}
@@ -87,7 +87,7 @@ def _words(parser: argparse.ArgumentParser, path: str) -> Iterator[tuple[str, tu
 
 
 def _steps(words: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-    """Every command after those that it follows, and the path that it leads to."""
+    """Every command with the words before it, and the path that it leads to."""
     for path in words:
         if path:
             before, _, name = path.rpartition(" ")
@@ -104,7 +104,7 @@ def _zsh(words: dict[str, tuple[str, ...]]) -> str:
     steps = "\n".join(f"            '{step}') path='{path}' ;;" for step, path in _steps(words))
     offered = "\n".join(f"        '{path}') offered=({' '.join(of)}) ;;" for path, of in words.items())
     text = _ZSH.replace("@STEPS@", steps).replace("@WORDS@", offered)
-    # `path` and `words` are zsh's own: the first is its PATH, the second the line that is completed.
+    # zsh uses `path` and `words` itself: PATH, and the line that is completed.
     return (
         text.replace("path", "way")
         .replace("local way= word words i", "local way= word i")

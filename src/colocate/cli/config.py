@@ -56,7 +56,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def _mock_gpus(config: Config) -> str:
-    """How many mock GPUs there are, for a sentence; UserError where their file cannot be used."""
+    """The number of mock GPUs, for a sentence; UserError if their file is invalid."""
     if config.gpus.mock is None:
         return ""
     return f"{count(len(load_mock_gpus(config.gpus.mock, 'node')), 'mock GPU')}, "
@@ -79,12 +79,12 @@ def _load(args: argparse.Namespace) -> Loaded[Config]:
 
 
 def render(loaded: Loaded[Any]) -> Iterator[str]:
-    """The configuration as lines of YAML, with a comment at each value that is not the file's."""
+    """The configuration as lines of YAML, with a comment at each value that is not from the file."""
     tree = _without_unset(msgspec.to_builtins(loaded.config, enc_hook=encode))
     path: list[str] = []
     for line in yaml.safe_dump(tree, sort_keys=False, allow_unicode=True).splitlines():
         name, colon, _ = line.strip().partition(":")
-        # Overridable fields are plain names, nested by two blanks each, and never below a list.
+        # Overridable fields are plain names, indented by two blanks per level, and never below a list.
         if colon and not line.lstrip().startswith("-"):
             path[(len(line) - len(line.lstrip())) // 2 :] = [name]
         origin = loaded.origins.get(".".join(path)) if colon else None

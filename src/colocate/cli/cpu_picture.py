@@ -1,4 +1,4 @@
-"""A machine drawn in the terminal: a line for every CCX, a mark for every CPU, the threads of a core side by side."""
+"""Draws a machine: a line for every CCX, a mark for every CPU, the threads of a core side by side."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -94,7 +94,7 @@ def _ccxs(
 
 
 def _filled(pieces: Sequence[str], room: int, between: str = " ") -> list[str]:
-    """Pieces side by side, as many to a line as there is room for."""
+    """Pieces side by side, as many to a line as fit."""
     lines: list[str] = []
     for piece in pieces:
         if lines and len(lines[-1]) + len(between) + len(piece) <= room:

@@ -1,6 +1,6 @@
-"""`colocate cpus`: where containers would be put on a machine and why, offline, on any dump or made machine.
+"""`colocate cpus`: which CPUs containers would get on a machine, and why; offline, on any dump or simulated machine.
 
-What a running placer says of this node (`status`, `explain CONTAINER`, `off`, `on`) is in `placement`.
+The commands that ask a running placer (`status`, `explain CONTAINER`, `off`, `on`) are in `placement`.
 """
 
 import argparse
@@ -39,7 +39,7 @@ _TAKEN = "taken"
 
 
 class PlannedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a plan, and what becomes of it."""
+    """One request of a plan, and its result."""
 
     name: str
     cpu: MilliCpu
@@ -56,21 +56,21 @@ def add(groups: Commands) -> None:
     parser = groups.add_parser(
         "cpus",
         help=GROUPS["cpus"],
-        description="Work out on which CPUs containers would be put, or ask the placer of this node.",
+        description="Work out which CPUs containers would get, or ask the placer of this node.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     plan = add_command(
         commands,
         "plan",
-        "put containers on a machine one after the other, and draw where they go",
+        "place containers on a machine one after the other, and draw where they go",
         "Requests are shared containers unless --exclusive is given.",
     )
     plan.set_defaults(run=show_plan)
     explain = add_command(
         commands,
         "explain",
-        "say in sentences why a container is where it is, or why a request would go there",
-        "With CONTAINER the placer of this node is asked, with --request nobody.",
+        "explain why a container has its CPUs, or why a request would get them",
+        "With CONTAINER it asks the placer of this node; with --request it needs no placer.",
     )
     explain.add_argument(
         "container",
@@ -95,8 +95,10 @@ def _add_request(command: argparse.ArgumentParser, *, required: bool) -> None:
     command.add_argument(
         "--exclusive", action="store_true", help="as guaranteed containers: whole CPUs of their own"
     )
-    command.add_argument("--limit", metavar="CPUS", help="the CPU limit of each; their requests unless given")
-    command.add_argument("--memory", metavar="SIZE", help="the memory that each asks for, such as 16Gi")
+    command.add_argument("--limit", metavar="CPUS", help="the CPU limit of each container (its request)")
+    command.add_argument(
+        "--memory", metavar="SIZE", help="the memory request of each container, such as 16Gi"
+    )
     command.add_argument(
         "--wish", default="", metavar="WISHES", help="as in the annotation colocate.dev/cpus, such as strict"
     )
@@ -159,18 +161,18 @@ def show_explanation(args: argparse.Namespace) -> int:
 
 
 def _planned(args: argparse.Namespace) -> tuple[CpuAllocator, list[PlannedContainer]]:
-    """The machine with all requests placed, and what became of each."""
+    """The machine with all requests placed, and the result of each."""
     topology = chosen_machine(args)
     taken = cpu_list(args.taken, "--taken", topology.online)
     reserved = cpu_list(args.reserved, "--reserved", topology.online)
     if not taken.isdisjoint(reserved):
-        raise UserError(f"--taken and --reserved both name CPUs {taken & reserved}; take them out of one")
+        raise UserError(f"--taken and --reserved both name CPUs {taken & reserved}; remove them from one")
     settings = CpuSettings(
         reserved=reserved, wish_namespaces=("default",), burst=BurstLevel(args.burst), reserved_namespaces=()
     )
     allocator = CpuAllocator(topology, settings)
     if taken and allocator.sets.ordinary <= taken:
-        raise UserError("--taken: it leaves no CPU to put containers on; leave some of them free")
+        raise UserError("--taken: it leaves no CPU for containers; leave some of them free")
     if taken:
         own = CpuRequest(pod=_TAKEN, container=_TAKEN, cpu=len(taken) * 1000)
         allocator.put(CpuAssignment(request=own, mode=CpuMode.EXCLUSIVE, cpus=taken))
@@ -218,7 +220,7 @@ def _cpu(text: str, flag: str, online: int | None) -> MilliCpu:
     except ValueError as error:
         raise UserError(f"{flag}: {error}") from error
     if amount < 0:
-        raise UserError(f"{flag}: {text.strip()} CPUs are fewer than none; ask for more than 0")
+        raise UserError(f"{flag}: {text.strip()} CPUs: must be greater than 0; ask for more")
     if online is not None and amount > online * 1000:
         raise UserError(
             f"{flag}: {text.strip()[:40]} CPUs are more than the {online} that this machine has online"
@@ -234,7 +236,7 @@ def _memory(text: str | None) -> int:
     except ValueError as error:
         raise UserError(f"--memory: {error}") from error
     if size < 0:
-        raise UserError(f"--memory: {text} is less than nothing; give a size such as 16Gi")
+        raise UserError(f"--memory: {text} is negative; give a size such as 16Gi")
     return size
 
 
@@ -278,7 +280,7 @@ def _row(each: PlannedContainer) -> list[str]:
 
 
 def _marks(allocator: CpuAllocator, planned: list[PlannedContainer]) -> dict[int, str]:
-    """A letter for every CPU that a container may run on."""
+    """A letter for every CPU that a container may use."""
     marks = dict.fromkeys(allocator.sets.isolated, ISOLATED)
     marks |= dict.fromkeys(allocator.sets.reserved, RESERVED)
     for each in planned:

@@ -1,4 +1,4 @@
-"""`colocate cpus replay`: histories of containers that come and go, and what they cross that they need not."""
+"""`colocate cpus replay`: places recorded containers again, and counts needless crossings."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`colocate cri-proxy`: place containers between the kubelet and its runtime, and put the proxy there."""
+"""`colocate cri-proxy`: run the proxy that places containers between the kubelet and its runtime, or install it."""
 
 import argparse
 import os
@@ -71,13 +71,13 @@ def _add_flags(parser: argparse.ArgumentParser, runtime: str) -> None:
         "--listen",
         default=DEFAULT_LISTEN,
         metavar="ENDPOINT",
-        help=f"the socket that the kubelet is to use (default: {DEFAULT_LISTEN})",
+        help=f"the socket that the kubelet will use (default: {DEFAULT_LISTEN})",
     )
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="the configuration, of which cpus and log count; a fallback.cfg of cri-resource-manager is read, too",
+        help="configuration file (only `cpus` and `log` are used); a fallback.cfg of cri-resource-manager also works",
     )
 
 
@@ -142,7 +142,7 @@ def _change(args: argparse.Namespace, files: NodeFiles, steps: list[Step], quest
 
 
 def _program() -> str:
-    """This command, for a unit that has no PATH of ours."""
+    """The path of this command, for a unit without our PATH."""
     beside = Path(sys.executable).with_name("colocate")
     found = str(beside) if beside.exists() else shutil.which("colocate")
     if found is None:

@@ -1,4 +1,4 @@
-"""`colocate demo`: see it work on this machine, without a cluster."""
+"""`colocate demo`: try Colocate on this machine, without a cluster."""
 
 import argparse
 import asyncio
@@ -45,7 +45,7 @@ _MOST_PODS = 8
 _BAR = 10
 _HOT = 0.8
 _COMMAND = sys.argv[0] if os.access(sys.argv[0], os.X_OK) else "colocate"
-"""As it can be pasted into another terminal, whose PATH may not have it."""
+"""The command as it can be pasted into another terminal, whose PATH may lack it."""
 _SOCKET = control.AGENT.variable
 
 
@@ -80,7 +80,7 @@ async def _tell(once: bool, speed: float, nodes: list[LabNodeShape]) -> int:
     console = Console(highlight=False)
     task = asyncio.current_task()
     assert task is not None
-    # A demo that is killed politely cleans up as it does for Ctrl-C.
+    # SIGTERM cleans up as Ctrl-C does.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     async with own_folder("demo") as root:
         return await _story(Demo(root, nodes), console, once, speed)
@@ -116,7 +116,7 @@ async def _go_on(demo: Demo, story: "Story") -> None:
 
 
 class Story:
-    """What has happened so far, as lines on a pipe and as a live view on a terminal."""
+    """Progress of the demo: lines on a pipe, a live view on a terminal."""
 
     def __init__(self, demo: Demo, console: Console, *, live: bool) -> None:
         self._demo = demo
@@ -145,7 +145,7 @@ class Story:
                 self._live.stop()
 
     async def step(self, title: str, do: Callable[[], Awaitable[str]]) -> None:
-        """Do something, and print above the live view what it was and what was seen."""
+        """Run a step, and print its name and result above the live view."""
         begun = time.monotonic()
         mark, colour = "✓", "green"
         try:
@@ -160,7 +160,7 @@ class Story:
         self.refresh()
 
     def _tell(self, title: Text, seen: str) -> None:
-        """On a pipe each line as it is; on a terminal continued below itself."""
+        """On a pipe the line unchanged; on a terminal wrapped."""
         self._console.print(title)
         if self._live is None:
             self._console.print(indent(seen, " " * INDENT), soft_wrap=True)
@@ -170,7 +170,7 @@ class Story:
             self._told += [title, below]
 
     async def look(self) -> None:
-        """Ask the agent where the memory is; where it does not say, the last word stays."""
+        """Ask the agent about memory; without an answer, keep the last one."""
         try:
             self._memory = await control.ask(self._demo.root / "agent.sock", REPORT, AskReport())
         except ColocateError:
@@ -192,7 +192,7 @@ class Story:
 
     def _hints(self) -> Iterator[str]:
         yield "Try it from another terminal:"
-        # Short enough for a narrow terminal: a path that is cut in two cannot be pasted.
+        # Short enough for a narrow terminal: a wrapped path cannot be pasted.
         yield f"  cd {shlex.quote(str(Path.cwd()))}; D={self._demo.root}"
         yield f"  export KUBECONFIG=$D/kubeconfig {_SOCKET}=$D/agent.sock"
         yield "  kubectl get nodes; kubectl top nodes; kubectl logs train; kubectl apply -f examples/pod.yaml"
@@ -219,7 +219,7 @@ class Story:
             self._live.update(Group(self._board(), *closing), refresh=True)
 
     def _begin_anew(self) -> None:
-        """A terminal of another size has wrapped what is on it: the place of the live view is lost."""
+        """After a resize the terminal has rewrapped its lines, and the position of the live view is lost."""
         assert self._live is not None
         self._size = self._console.size
         self._live.stop()
@@ -235,14 +235,14 @@ class Story:
 
     def _board(self) -> RenderableType:
         parts: list[RenderableType] = [self._devices(), *self._memory_bar()]
-        # What does not fit would push the hints off a small terminal: first the loads go, then pods.
+        # Leave out what would push the hints off a small terminal: first the loads, then pods.
         room = self._room() - len(parts)
         loads = self._demo.node_loads()
         pods = max(1, min(_MOST_PODS, room - 3))
         parts += [Text(), self._pods(pods)]
         if loads and room - 3 - pods >= len(loads) + 2:
             parts += [Text(), _loads(loads)]
-        # No wider than a line can be read, and never wider than the terminal: it may be resized.
+        # At most as wide as a readable line, and never wider than the terminal, which may be resized.
         width = min(100, self._console.width)
         return Panel(Group(*parts), title="this-machine", title_align="left", width=width)
 
@@ -317,7 +317,7 @@ def _live(console: Console) -> Live:
 
 
 def continued(line: str, width: int) -> list[str]:
-    """A command in as many lines as it takes, which can still be pasted; other lines as they are."""
+    """A command in as many lines as needed, which can still be pasted; other lines unchanged."""
     if len(line) <= width or not line.startswith(" "):
         return [line]
     lines = ["  "]
@@ -332,7 +332,7 @@ def continued(line: str, width: int) -> list[str]:
 
 
 def _row(columns: int) -> Table:
-    """Figures beside each other, in one line; the last of them gives way where there is no room."""
+    """Figures side by side in one line; the last one is cut if there is no room."""
     row = Table.grid(padding=(0, 3))
     for number in range(columns):
         row.add_column(no_wrap=number < columns - 1)
@@ -340,13 +340,13 @@ def _row(columns: int) -> Table:
 
 
 def _cut(text: Text) -> Text:
-    """In one line, as far as there is room."""
+    """Text in one line, cut if there is no room."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
 def _loads(loads: list[tuple[str, float, float]]) -> RenderableType:
-    """How busy every node is, as kubectl top says."""
+    """The load of every node, as kubectl top shows it."""
     table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
     for column in ("node", "cpu", "memory", ""):
         table.add_column(column)

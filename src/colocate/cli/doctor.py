@@ -37,7 +37,7 @@ _COLOURS = {
 
 
 class Written(msgspec.Struct, frozen=True):
-    """One result with the names that tell whose it is: an element of `-o json`."""
+    """One result with its section and check: an element of `-o json`."""
 
     section: str
     check: str
@@ -63,7 +63,7 @@ def add(groups: Commands) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="the configuration of this node's agent, cri-proxy or nri: its sockets and folders are looked at",
+        help="the configuration of this node's agent, cri-proxy or nri, for its sockets and folders",
     )
     parser.add_argument("--kubelet-root", type=Path, metavar="DIR", help="the kubelet's folder")
     parser.add_argument(
@@ -98,13 +98,13 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.scheduler_config is None:
         _check_named(args.checks)
-    # What there is to be said the checks say; and standard output is theirs alone.
+    # The checks report everything, and standard output belongs to them.
     telemetry.configure_logs(level="error")
     return int(uvloop.run(_examine(args, checks)))
 
 
 def _check_named(names: list[str]) -> None:
-    """Whoever names a check by which scheduling is looked at expects it to be made."""
+    """A named check of scheduling needs the scheduler's configuration."""
     for name in names:
         found = examination.chosen([name])
         if found and all(check.section is DoctorSection.LOAD for check in found):
@@ -140,7 +140,7 @@ async def _examine(args: argparse.Namespace, checks: list[Check]) -> CheckVerdic
 
 
 def _node_config(file: Path | None) -> Config:
-    """What this node is configured with; without a file, by the environment."""
+    """The configuration of this node; without a file, from the environment."""
     if file is not None:
         return load(file, os.environ).config
     return build(f"version: {VERSION}".encode(), "the environment", os.environ).config
@@ -165,7 +165,7 @@ def _scheduling(args: argparse.Namespace) -> Scheduling | None:
 
 
 def _cluster(args: argparse.Namespace) -> Client | str:
-    """The way to the cluster, or why there is none."""
+    """The API client, or why there is none."""
     if args.no_cluster:
         return "--no-cluster is given"
     try:
@@ -177,7 +177,7 @@ def _cluster(args: argparse.Namespace) -> Client | str:
 
 
 class _Printer:
-    """Prints what comes as it comes, or all of it as JSON in the end."""
+    """Prints results as they come, or all of them as JSON at the end."""
 
     def __init__(self, output: str) -> None:
         self.worst = CheckVerdict.GOOD

@@ -1,4 +1,4 @@
-"""`colocate gpu`: the GPUs of this node, who has what of them, and why; and traces, packed."""
+"""`colocate gpu`: the GPUs of this node, which pods have what of them, and why; and replays of traces."""
 
 import argparse
 import asyncio

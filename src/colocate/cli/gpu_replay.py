@@ -53,7 +53,7 @@ def add_replay(commands: Commands) -> None:
     command.add_argument(
         "--learned",
         action="store_true",
-        help="let policies learn what pods to expect from those that have come, as a scheduler must; else they know "
+        help="let policies learn what pods to expect from earlier pods, as a scheduler must; without it they know "
         "how often each kind is in the list",
     )
     command.add_argument("--json", action="store_true", help="print one object for each replay")
@@ -73,7 +73,7 @@ def run_replay(args: argparse.Namespace) -> int:
         raise UserError(f"--seeds: {args.seeds} is not a number of replays; give 1 to {_MOST_SEEDS}")
     nodes, pods = gpu_trace.read_nodes(args.nodes), gpu_trace.read_pods(args.pods)
     if args.plot is not None:
-        # Minutes later is a bad time to hear of it.
+        # Check now: after minutes of replay it would be too late.
         _write(args.plot, "")
     results, curves = [], []
     with _ProgressBar(len(policies) * args.seeds) as progress:
@@ -109,7 +109,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _table(results: "Sequence[GpuReplay]", policies: "Sequence[PackingPolicy]") -> list[str]:
-    """A column for each policy, a row for each seed, and what they come to."""
+    """A column for each policy, a row for each seed, and a summary."""
     left = {(one.policy, one.seed): one.gpus_unallocated for one in results}
     seeds = sorted({one.seed for one in results})
     rows = [["SEED", *(policy.upper() for policy in policies)]]
@@ -134,7 +134,7 @@ def _table(results: "Sequence[GpuReplay]", policies: "Sequence[PackingPolicy]") 
 
 
 class _ProgressBar:
-    """One line on a terminal; nothing where standard error is none."""
+    """A progress line on a terminal; nothing if standard error is not one."""
 
     def __init__(self, replays: int) -> None:
         self._replays = replays

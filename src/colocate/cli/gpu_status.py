@@ -1,4 +1,4 @@
-"""The GPUs of a node for people: a bar for each, its figures, and the pods that have something of it."""
+"""Prints the GPUs of a node: a bar for each, its figures, and the pods on it."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ WIDTH = 40
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _COLOURS = ("32", "34", "35", "36", "33", "31")
 _ALMOST = 0.8
-"""Of a message, from which on it is told."""
+"""Fraction of a message from which on it is shown."""
 
 
 def gpu_lines(report: GpuReport, *, colours: bool, width: int = 0) -> Iterator[str]:
@@ -61,14 +61,14 @@ def _gpu(gpu: GpuStatus, colours: bool, width: int) -> Iterator[str]:
 
 
 def drawn(gpu: GpuStatus, colours: bool, width: int = WIDTH) -> str:
-    """The shares side by side, each with its letter; whatever there is, is seen."""
+    """The shares side by side, each with its letter; every share gets at least one cell."""
     cells: list[str] = []
     for place, share in enumerate(gpu.shares):
         wide = max(1, round(share.memory / gpu.memory * width)) if share.memory else 0
         text = _LETTERS[place % len(_LETTERS)] * wide
         colour = _COLOURS[place % len(_COLOURS)]
         cells += [f"\x1b[{colour}m{letter}\x1b[0m" if colours else letter for letter in text]
-    # More than there is: what does not fit is told by the figures.
+    # Overbooked: the figures show what does not fit.
     return "".join(cells[:width]) + "." * (width - len(cells))
 
 

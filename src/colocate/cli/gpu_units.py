@@ -1,4 +1,4 @@
-"""`colocate gpu units`: what a unit of GPU memory costs a kubelet, and what manifests write in another unit."""
+"""`colocate gpu units`: what a unit of GPU memory costs a kubelet, and how to convert manifests."""
 
 import argparse
 import re
@@ -23,7 +23,7 @@ def add_units(commands: Commands) -> None:
     command = add_command(
         commands,
         "units",
-        "what a unit of GPU memory costs a kubelet, and what manifests write in another one",
+        "what a unit of GPU memory costs a kubelet, and how to convert manifests to another unit",
         "Needs no cluster: the figures are those of the machines that you name.",
     )
     command.add_argument(
@@ -44,7 +44,7 @@ def add_units(commands: Commands) -> None:
         dest="new",
         default=f"{COLOCATE.unit}Mi",
         metavar="UNIT",
-        help="the unit that they are to be written in (%(default)s)",
+        help="the unit to convert them to (%(default)s)",
     )
     command.add_argument(
         "amounts",
@@ -60,7 +60,7 @@ def show_units(args: argparse.Namespace) -> None:
     old, new = _mebibytes(args.old, "--from"), _mebibytes(args.new, "--to")
     amounts = [(text, _mebibytes(text, "AMOUNT")) for text in args.amounts or _AMOUNTS]
     print(*aligned(list(_costs(machines))), sep="\n")
-    print("\nSECONDS is how long a kubelet from 1.36 on starts no pod when it restarts, at most.\n")
+    print("\nSECONDS is how long at most a kubelet from 1.36 on starts no pod when it restarts.\n")
     rows = [["MEMORY", f"IN {args.old}", f"IN {args.new}"]]
     rows += [[text, str(-(-amount // old)), str(-(-amount // new))] for text, amount in amounts]
     print(*aligned(rows), sep="\n")

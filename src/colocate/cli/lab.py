@@ -72,7 +72,7 @@ def add(groups: Commands) -> None:
         "--kubelet-version",
         default="1.34",
         metavar="VERSION",
-        help="whose manners this machine's kubelet has (%(default)s); SIGHUP restarts it",
+        help="the kubelet version that this machine's kubelet imitates (%(default)s); SIGHUP restarts it",
     )
     parser.set_defaults(run=run)
 

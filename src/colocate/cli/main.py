@@ -1,7 +1,7 @@
-"""The `colocate` command: finds the group that is meant and imports no other.
+"""The `colocate` command: imports only the group of the given command.
 
 A group is a module of this package with `add(subparsers)`, which adds its parser and sets `run`, a function
-from the parsed arguments to an exit code (or None for 0). Lazy imports keep the agent small: it never loads
+from the parsed arguments to an exit code (None is 0). Lazy imports keep the agent small: it never loads
 what only the demo needs.
 """
 
@@ -31,7 +31,7 @@ GROUPS = {
     "resource": "list, advertise and remove extended resources of nodes",
     "lab": "run an embedded cluster that kubectl can talk to",
     "demo": "try it on this machine, without a cluster",
-    "completion": "print what makes a shell complete the words of this command",
+    "completion": "print a completion script for a shell",
 }
 
 _INTERRUPTED = 130
@@ -47,11 +47,11 @@ _OF_THE_MACHINE = {
     errno.ENFILE: _LIMIT,
     errno.ENAMETOOLONG: "give a shorter path",
 }
-"""What may fail in any command, and what to do about it."""
+"""System errors that any command can meet, with their remedies."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command line; ends the process with its exit code."""
+    """Run the command line and end the process with its exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         with exit_on_user_error(), streams.ready():
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has had enough.
+        # The reader of the output has closed it.
         code = _BROKEN_PIPE
     except ColocateError as error:
         sys.stderr.write(f"colocate: {visible(str(error))}\n")
@@ -84,12 +84,12 @@ def _run(arguments: list[str]) -> int:
 
 
 def whole_parser() -> CommandParser:
-    """The parser with every group in full."""
+    """The parser with every group complete."""
     return _parser(*GROUPS)
 
 
 def _parser(*chosen: str | None) -> CommandParser:
-    """The parser with the chosen groups in full, and the others by name."""
+    """The parser with the chosen groups complete, and the others by name."""
     parser = CommandParser(
         prog="colocate",
         description="More work on every Kubernetes node, safely.",

@@ -1,4 +1,4 @@
-"""`colocate memory`: where a node's memory is, why so many blocks are offered, and the switch."""
+"""`colocate memory`: how a node's memory is used, why it offers so many blocks, and the switch."""
 
 import argparse
 import asyncio
@@ -109,7 +109,7 @@ def _tell_unstored(switched: Switched) -> None:
         print(
             "note: a restart of the agent undoes this, because the agent cannot store it "
             f"({switched.unstored}); "
-            "it tries again at every turn",
+            "it tries again in every turn",
             file=sys.stderr,
         )
 

@@ -1,4 +1,4 @@
-"""The status of a node's memory for people: a bar, its figures, and the pods with blocks."""
+"""Prints the status of a node's memory: a bar, its figures, and the pods with blocks."""
 
 from collections.abc import Iterator
 
@@ -37,7 +37,7 @@ def status_lines(report: MemoryReport, *, colours: bool, width: int = 0) -> Iter
         if report.dry_run
         else ""
     )
-    sold = f"{amount(report.bar.capacity)} of memory, sold as {report.resource}"
+    sold = f"{amount(report.bar.capacity)} of memory, offered as {report.resource}"
     yield from wrapped(visible(f"{report.node}: {sold}{state}"), width, hanging="  ")
     cells = min(WIDTH, width - 2) if width else WIDTH
     yield f"[{drawn(report.bar.parts(), colours, max(len(_MARKS), cells))}]"
@@ -83,7 +83,7 @@ def _legend(report: MemoryReport, colours: bool, width: int) -> Iterator[str]:
 
 
 def drawn(parts: tuple[tuple[str, Bytes], ...], colours: bool, width: int = WIDTH) -> str:
-    """The parts side by side; whatever there is, is seen."""
+    """The parts side by side; every part gets at least one cell."""
     whole = sum(size for _, size in parts) or 1
     cells = {name: max(1, round(size / whole * width)) if size else 0 for name, size in parts}
     while (excess := sum(cells.values()) - width) != 0:

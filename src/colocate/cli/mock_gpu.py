@@ -1,4 +1,4 @@
-"""`colocate mock gpu`: make mock GPUs of a running agent fail, and work again."""
+"""`colocate mock gpu`: make mock GPUs of a running agent fail and recover."""
 
 import argparse
 import asyncio
@@ -54,7 +54,7 @@ def add_gpu(groups: Commands) -> None:
         commands, "replace", "put another GPU in its place", lambda args: ReplaceGpu(args.gpu, args.uuid)
     )
     replace.add_argument(
-        "uuid", metavar="UUID", nargs="?", default="", help="of the new one; made up unless given"
+        "uuid", metavar="UUID", nargs="?", default="", help="the UUID of the new GPU (a new one)"
     )
     silent = add_asking(commands, "silence", "let the driver answer no question")
     silent.add_argument("reason", nargs="?", default="the driver is not loaded", metavar="REASON")
@@ -72,7 +72,7 @@ def _command(commands: Commands, name: str, about: str, build: Build) -> argpars
 
 def change(args: argparse.Namespace, fault: GpuFault) -> None:
     found = asyncio.run(control.ask(args.socket, SET_FAULT, SetGpuFault(fault)))
-    # The agent hears of an XID a moment later, so it is not asked yet.
+    # The agent learns of an XID a moment later, so do not ask it yet.
     told = {_uuid(found, fault.gpu): f"reports XID {fault.code}"} if isinstance(fault, RaiseXid) else {}
     print_mock_gpus(found, _troubles(args) | told)
 
@@ -92,14 +92,14 @@ def _troubles(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _uuid(found: MockGpuList, name: str) -> str:
-    """Of the GPU with this index, UUID, or beginning of one, which the agent has found."""
+    """The UUID of the GPU with this index, UUID, or beginning of a UUID."""
     named = (gpu.uuid for gpu in found.gpus if gpu.uuid.lower().startswith(name.lower()))
     indexed = (gpu.uuid for gpu in found.gpus if name.isdigit() and gpu.index == int(name))
     return next(indexed, "") or next(named, "")
 
 
 def print_mock_gpus(found: MockGpuList, troubles: Mapping[str, str]) -> None:
-    """A line each; `troubles` by UUID, why no memory of a GPU is given out."""
+    """A line for each GPU; `troubles` by UUID, why no memory of a GPU is given out."""
     rows = [["GPU", "UUID", "MODEL", "MEMORY", "USED", "STATE"]]
     for gpu in found.gpus:
         state = "silent" if found.silent else "off the bus" if gpu.lost else "MIG mode" if gpu.mig else ""

@@ -35,7 +35,7 @@ def add(groups: Commands) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="the configuration, of which cpus and log count; a fallback.cfg of cri-resource-manager is read, too",
+        help="configuration file (only `cpus` and `log` are used); a fallback.cfg of cri-resource-manager also works",
     )
     parser.set_defaults(run=run)
 

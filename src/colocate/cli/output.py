@@ -1,4 +1,4 @@
-"""How commands print: aligned columns for people, JSON and YAML for programs, all from the same data."""
+"""Prints aligned columns for people, and JSON and YAML for programs, from the same data."""
 
 import json
 import os
@@ -16,11 +16,11 @@ import yaml
 from colocate.errors import visible as visible
 
 _NO_TEXT = re.compile("[\ud800-\udfff]")
-"""What Python has in the place of bytes that are no text, in the name of a file: neither JSON nor YAML can."""
+"""Surrogates, by which Python represents bytes of file names that are not text; JSON and YAML cannot have them."""
 _LEAST = 16
-"""Columns, for a last one that goes on below itself."""
+"""Least columns for a last column that is wrapped."""
 _NARROWEST = 36
-"""Columns, for sentences: in fewer they cannot be read."""
+"""Least columns for sentences."""
 
 
 def as_json(value: Any) -> str:
@@ -34,17 +34,17 @@ def as_json(value: Any) -> str:
 
 
 def harmless(text: str) -> str:
-    """JSON, or YAML with such texts in double quotes, without what could steer a terminal; it says the same."""
+    """JSON, or YAML with such texts in double quotes, with control characters as escapes; the data is the same."""
     lines = text.split("\n")
     if all(map(str.isprintable, lines)) and _can_be_shown(text):
         return text
-    # In full here: for text that is no data, an ASCII terminal gets signs that look alike instead.
+    # Written in full: only text that is not data gets look-alikes on an ASCII terminal.
     shown = str.isprintable if _can_be_shown("é…") else lambda c: c.isascii() and c.isprintable()
     return "\n".join("".join(c if shown(c) else json.dumps(c)[1:-1] for c in line) for line in lines)
 
 
 def _can_be_shown(text: str) -> bool:
-    """Whether standard output has all of these characters."""
+    """Whether standard output can encode all of these characters."""
     try:
         text.encode(sys.stdout.encoding or "utf-8", errors="strict")
     except (UnicodeEncodeError, LookupError):
@@ -53,7 +53,7 @@ def _can_be_shown(text: str) -> bool:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes text in double quotes where it has any but plain characters: PyYAML loses some elsewhere."""
+    """Writes text with unusual characters in double quotes: PyYAML loses some of them otherwise."""
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
         text = text.encode(errors="backslashreplace").decode()
@@ -65,7 +65,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def as_yaml(value: Any) -> str:
-    """The same tree as YAML, without a final newline."""
+    """The tree as YAML, without a final newline."""
     tree = msgspec.to_builtins(value)
     text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110).rstrip("\n")
     return harmless(text)
@@ -74,7 +74,7 @@ def as_yaml(value: Any) -> str:
 def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
     """Lines in which every column but the last is as wide as its widest cell.
 
-    A control character in a cell (an id may hold any) is shown by its number: it must not move the cursor.
+    A control character in a cell (an id may hold any) is shown as an escape: it must not move the cursor.
     """
     shown = [[visible(cell) for cell in row] for row in rows]
     columns = max(map(len, shown), default=0)
@@ -85,7 +85,7 @@ def aligned(rows: Sequence[Sequence[str]], gap: int = 3) -> Iterator[str]:
 
 
 def fitted(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
-    """Aligned lines below their heads, which are the first row; on a terminal without room for them, records.
+    """Aligned lines below their heads, which are the first row; records if the terminal is too narrow.
 
     A record begins with the row's first cell, and names the others by their heads.
     """
@@ -98,13 +98,13 @@ def fitted(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[
         first, *cells = map(visible, row)
         yield first
         named = [f"{name.lower()} {cell}" for name, cell in zip(head[1:], cells, strict=False) if cell]
-        # A figure stays with its name, where there is room for both.
+        # Keep a figure and its name on one line if they fit.
         told = ", ".join(part.replace(" ", "\u00a0") if len(part) < width // 2 else part for part in named)
         yield from (line.replace("\u00a0", " ") for line in wrapped(told, width, "  ", "  "))
 
 
 def last_below(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Iterator[str]:
-    """Aligned lines whose last column goes on below itself where a terminal has no room for it."""
+    """Aligned lines whose last column is wrapped if the terminal is too narrow."""
     for line, row in zip(aligned(rows, gap=gap), rows, strict=True):
         last = visible(row[-1])
         before = line.removesuffix(last)
@@ -118,22 +118,22 @@ def last_below(rows: Sequence[Sequence[str]], width: int, gap: int = 3) -> Itera
 
 
 def terminal_width() -> int:
-    """Columns of the terminal, or as COLUMNS says; 0 where lines may be as long as they like."""
+    """Columns of the terminal, or COLUMNS; 0 if lines may have any length."""
     return shutil.get_terminal_size((0, 0)).columns
 
 
 def has_colours() -> bool:
-    """Whether what is printed may be coloured; NO_COLOR says that it may not."""
+    """Whether the output may be coloured; NO_COLOR forbids it."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 
 def painted(line: str, part: str, colour: str) -> str:
-    """A line with the first occurrence of a part in a colour of the terminal."""
+    """A line with the first occurrence of a part in a colour."""
     return line.replace(part, f"\x1b[{colour}m{part}\x1b[0m", 1) if part else line
 
 
 def wrapped(text: str, width: int, indent: str = "", hanging: str = "") -> list[str]:
-    """A sentence as lines that fit the width as far as its words do; as one where the width is 0.
+    """A sentence as lines within the width, if its words fit; one line if the width is 0.
 
     `indent` is before the first line, `hanging` before the others.
     """

@@ -1,4 +1,4 @@
-"""The flags by which a command line replaces values of the configuration file."""
+"""Flags that override values of the configuration file."""
 
 import argparse
 
@@ -16,7 +16,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags to a command that reads a configuration file."""
     group = parser.add_argument_group(
         "overrides",
-        "Values here win over COLOCATE_… variables, and those over the file. "
+        "Values here override COLOCATE_… variables, and those override the file. "
         f"Variables are named after fields, such as {settable(AGENT)['kubelet.onStop'].variable}=withdraw.",
     )
     for flag, (path, metavar, about) in _SHORT.items():
@@ -31,7 +31,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def from_flags(args: argparse.Namespace) -> list[Override]:
-    """The overrides that were given; the short flags win over --set."""
+    """The given overrides; the short flags override --set."""
     stated = vars(args)
     short = [
         Override(path, stated[path], flag)

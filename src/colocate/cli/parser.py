@@ -1,4 +1,4 @@
-"""The parser of every command: its help ends with an example, and its mistakes show its own usage."""
+"""The parser of every command: its help ends with an example, and an error shows the usage of its own command."""
 
 import argparse
 import sys
@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 from colocate.cli.examples import EXAMPLES
 
 _LONGEST = 100
-"""Characters of a word that are looked at."""
+"""Characters of a word that are compared."""
 
 
 class _Formatter(argparse.HelpFormatter):
-    """Leaves room for the names of commands, which are indented: argparse does not count that."""
+    """Leaves room for the indented names of commands, which argparse does not count."""
 
     def add_argument(self, action: argparse.Action) -> None:
         super().add_argument(action)
@@ -22,28 +22,28 @@ class _Formatter(argparse.HelpFormatter):
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:
-    """A question whether another word was meant; nothing where none is near."""
-    import difflib  # Only where a word is wrong.
+    """The question whether a similar word was meant; empty if none is similar."""
+    import difflib  # Only for a wrong word.
 
     found = difflib.get_close_matches(word[:_LONGEST], list(known), n=1)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser whose help ends with an example, and which itself says what is wrong with its own words."""
+    """A parser whose help ends with an example, and which reports its own errors."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            # Here, for the caller would print its own usage, which is that of another command.
+            # Here, because the caller would print the usage of another command.
             near = _nearest(unknown[0].partition("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
         return found, unknown
 
     def _check_value(self, action: argparse.Action, value: object) -> None:
-        """A word that is none of the choices: what it is near to, instead of all that there are."""
+        """The error for a word that is no choice: a similar word, or all choices."""
         if action.choices is None or value in action.choices:
             return
         near = _nearest(str(value), map(str, action.choices))

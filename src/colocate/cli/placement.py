@@ -1,4 +1,4 @@
-"""`colocate cpus status`, `explain CONTAINER`, `off` and `on`: what the placer of this node says, and its switch."""
+"""`colocate cpus status`, `explain CONTAINER`, `off` and `on`: ask the placer of this node, and its switch."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ _SHARED = "a"
 
 
 def add(commands: Commands) -> None:
-    """The commands that ask a running placer."""
+    """Add the commands that ask a running placer."""
     status = add_command(commands, "status", "which container of this node has which CPUs, and what is free")
     add_socket(status)
     add_output(status, "text", "json")
@@ -56,13 +56,13 @@ def add(commands: Commands) -> None:
 
 
 def add_socket(command: argparse.ArgumentParser) -> None:
-    """The flag that names the placer's socket."""
+    """Add the flag for the placer's socket."""
     command.add_argument(
         "--socket",
         metavar="PATH",
         type=Path,
         default=Path(os.environ.get(PLACER.variable) or DEFAULT_CPUS_SOCKET),
-        help=f"the socket of whoever places containers; else {PLACER.variable}, else {DEFAULT_CPUS_SOCKET}",
+        help=f"the placer's socket; else {PLACER.variable}, else {DEFAULT_CPUS_SOCKET}",
     )
 
 
@@ -76,14 +76,14 @@ def show_status(args: argparse.Namespace) -> int:
 
 
 def show_container(args: argparse.Namespace) -> int:
-    """Why a container is where it is."""
+    """Explain why a container has its CPUs."""
     found = asyncio.run(control.ask(args.socket, EXPLAIN, AskExplanation(args.container), PLACER))
     if args.output == "json":
         print(as_json(found))
         return 0
     sentences = list(found.sentences)
     if found.actual and found.container.cpus and found.actual != found.container.cpus:
-        sentences.append(f"Its control group has {found.actual} now; the next audit mends that.")
+        sentences.append(f"Its control group has {found.actual} now; the next audit corrects that.")
     for sentence in sentences:
         print(*wrapped(visible(sentence), terminal_width(), hanging="  "), sep="\n")
     return 0
@@ -117,10 +117,10 @@ def status_lines(report: PlacementReport, *, width: int = 0, colours: bool = Fal
     """Everything, line by line."""
     if report.blind:
         yield from wrapped(
-            visible(f"Nobody is placed, because the CPUs of this machine cannot be told: {report.blind}"),
+            visible(f"No container is placed, because the CPU topology cannot be read: {report.blind}"),
             width,
         )
-        yield "They are looked for again, at least once a minute; containers start meanwhile, on all CPUs."
+        yield "The placer tries again at least once a minute; containers start meanwhile, on all CPUs."
         return
     made = made_machine(report.topology)
     tree = PoolTree(made or read_topology())
@@ -141,13 +141,13 @@ def _notes(report: PlacementReport) -> Iterator[str]:
     if report.off:
         yield "Placement is switched off; 'colocate cpus on' places containers again."
     elif not report.active:
-        yield "The policy is none: nobody is placed."
+        yield "The policy is none: no container is placed."
     if report.topology:
         yield f"Decisions are for a made machine ({report.topology}); real cpusets are clipped to what exists."
     if not report.connected:
         yield "No runtime is connected."
     ccxs = [name for name in report.free if name.startswith("ccx ")]
-    yield f"{len(report.whole)} of {count(len(ccxs), 'CCX')} are free as a whole."
+    yield f"{len(report.whole)} of {count(len(ccxs), 'CCX')} are completely free."
     if len(report.after) > len(report.whole):
         yield f"With moves of shared containers {len(report.after)} would be."
     if report.strict_unmet:
@@ -156,9 +156,9 @@ def _notes(report: PlacementReport) -> Iterator[str]:
             "several CCXs. Delete the pod to have the next one placed or refused."
         )
     if report.unwritten:
-        yield f"{count(report.unwritten, 'container')} will have new CPUs as soon as the runtime takes them."
+        yield f"{count(report.unwritten, 'container')} will have new CPUs as soon as the runtime accepts them."
     if report.unpinned:
-        yield f"{count(report.unpinned, 'container')} will have all CPUs as soon as the runtime takes it."
+        yield f"{count(report.unpinned, 'container')} will have all CPUs as soon as the runtime accepts it."
     if report.unstored:
         yield f"The state cannot be stored ({report.unstored}); it is rebuilt from what runs after a restart."
     for doubt in report.doubts:

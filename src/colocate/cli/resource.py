@@ -1,4 +1,4 @@
-"""`colocate resource`: extended resources of nodes, seen, advertised by hand, and removed for good."""
+"""`colocate resource`: list extended resources of nodes, advertise one by hand, remove one for good."""
 
 import argparse
 import asyncio
@@ -101,7 +101,7 @@ def _add_remove(commands: Commands) -> None:
         "--timeout",
         default="15m",
         metavar="SPAN",
-        help="how long it may take without the time for your answer, such as 600, 90s or 15m (15m)",
+        help="time limit without the time for your answer, such as 600, 90s or 15m (15m)",
     )
     add_asking_first(command)
     command.set_defaults(run=remove)
@@ -135,7 +135,7 @@ async def _show(args: argparse.Namespace) -> None:
             except (Unavailable, ServerError) as error:
                 if looks is None:
                     raise
-                # Whoever watches a countdown sees it to its end.
+                # Keep a countdown running after an error.
                 print(f"{visible(str(error))}; trying again", flush=True)
             else:
                 _print([one for look in looks for one in look.resources], args)
@@ -206,7 +206,7 @@ def remove(args: argparse.Namespace) -> None:
         return begun[-1]
 
     found, patch = _ask(args, lambda client, observer: removal(client, observer).plan())
-    spent = begun[-1].spent  # From here on people are asked, which is not counted.
+    spent = begun[-1].spent  # The time for the user's answer does not count.
     print(visible(f"{found.name} on node {found.node}: {state(found)}; {found.reason}"))
     _show_patch(patch)
     if found.state in (ResourceState.STALE, ResourceState.UNHEALTHY):
@@ -242,7 +242,7 @@ def _show_patch(patch: Patch) -> None:
 
 
 def _ask(args: argparse.Namespace, deed: Callable[[Client, ResourceObserver], Awaitable[T]]) -> T:
-    """Do something that needs the cluster, in an event loop of its own: between two of them people are asked."""
+    """Run something that needs the cluster in an event loop of its own: between two of them the user is asked."""
 
     async def ask() -> T:
         async with _observing(args) as (client, observer):
@@ -255,7 +255,7 @@ def _ask(args: argparse.Namespace, deed: Callable[[Client, ResourceObserver], Aw
 async def _observing(args: argparse.Namespace) -> AsyncIterator[tuple[Client, ResourceObserver]]:
     clock = SystemClock()
     paths = KubeletPaths(args.kubelet_root) if args.kubelet_root else KubeletPaths.from_environment()
-    # Who names a folder and a node in one breath says whose folder it is; the variable may be set for another.
+    # A folder and a node given together belong together; the variable may be set for another node.
     node = (args.node if args.kubelet_root else None) or this_node()
     async with Client(cluster_flags.find(args), clock) as client:
         kubelet = LocalKubelet(paths, this_machine(), clock, node=node)

@@ -1,6 +1,6 @@
-"""The steps of a removal, told as they happen: on a terminal one line that moves, elsewhere a line now and then.
+"""Prints the steps of a removal: on a terminal one line that is redrawn, elsewhere a line now and then.
 
-The line that moves is never wider than the terminal, however that is resized: a line that wraps is not wiped.
+The redrawn line is never wider than the terminal, even after a resize: a wrapped line could not be erased.
 """
 
 import os
@@ -19,7 +19,7 @@ _EVERY = 30.0
 
 
 class Progress:
-    """Shows steps."""
+    """Prints steps."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -49,7 +49,7 @@ class Progress:
                     self.line(f"{words}, for {needed:g} s")
                 self._watching = True
             case PutBack(resource=resource):
-                self._watching = False  # Before its end: what was drawn stays as it is.
+                self._watching = False  # It did not stay away: leave the bar as drawn.
                 self.line(f"it is back, with capacity {resource.capacity}")
             case Changed():
                 self.line("something else changed it in the meantime; looking again")
@@ -57,7 +57,7 @@ class Progress:
                 self.line(f"{error}; trying again")
 
     def line(self, words: str) -> None:
-        """A line of its own; where a check had gone on until now, it is at its end."""
+        """Print a line; a check that was running until now is complete."""
         if self._watching:
             self._complete("it stayed away")
         self.close()
@@ -65,12 +65,12 @@ class Progress:
         self._out.flush()
 
     def _complete(self, words: str) -> None:
-        """Let a line that moves end at its end."""
+        """Complete the redrawn line."""
         if self._open:
             self._out.write(f"\r\x1b[K{fitting(1.0, words, self._width())}")
 
     def close(self) -> None:
-        """End the moving line, if there is one."""
+        """End the redrawn line, if there is one."""
         if self._open:
             self._out.write("\n")
             self._open = False
@@ -93,9 +93,9 @@ class Progress:
 
 
 def fitting(done: float, words: str, width: int) -> str:
-    """A bar and words in less than so many columns: the last stays free, for a terminal wraps once it is filled.
+    """A bar and words in less than this many columns: a terminal wraps once the last column is filled.
 
-    First the bar gets shorter, then the end of the words is left out, then the bar.
+    First the bar gets shorter, then the words are cut, then the bar is left out.
     """
     room = max(0, width - 1)
     bar = min(_BAR, max(_SHORT_BAR, room - len(words) - 1))

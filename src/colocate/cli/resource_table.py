@@ -1,4 +1,4 @@
-"""Extended resources as a table: one line each, and what they come to in the cluster."""
+"""Extended resources as a table: one line each, and sums over the cluster."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,10 +12,10 @@ _HEAD_OF_WHY = "WHY"
 def table(
     found: Sequence[ExtendedResource], *, wide: bool, width: int = 0, counts_down: bool = False
 ) -> Iterator[str]:
-    """Lines; where several nodes have a resource, its sum comes last.
+    """Lines; if several nodes have a resource, its sum comes last.
 
-    A single look knows of a stale resource only when the kubelet wrote last, which it does again and again: its time
-    would go up from one look to the next. Who looks again remembers, and `counts_down`.
+    A single look knows only the kubelet's last write, which is repeated, so the time of a stale resource would go up
+    from one look to the next. With `counts_down` the caller remembers earlier looks.
     """
     rows = [list(_HEAD) + [_HEAD_OF_WHY] * wide]
     rows += [_row(one, counts_down) + [_why(one)] * wide for one in found]
@@ -24,7 +24,7 @@ def table(
 
 
 def state(resource: ExtendedResource, counts_down: bool = True) -> str:
-    """In few words; a question mark where it is inferred."""
+    """The state in a few words, with a question mark if it is inferred."""
     match resource.state:
         case ResourceState.STALE if resource.remaining is not None:
             words = f"stale, ≤ {span(resource.remaining) if counts_down else f'{GRACE / 60:g}m'} left"

@@ -1,4 +1,4 @@
-"""`colocate scheduler`: the process that kube-scheduler asks where pods go, what it needs, why pods went where."""
+"""`colocate scheduler`: runs the process that kube-scheduler asks, and prints its configuration."""
 
 import argparse
 import os
@@ -49,7 +49,7 @@ from colocate.telemetry import Event
 
 _DEFAULT = WantedConfiguration()
 _LEAST = 20
-"""Columns for a comment: in fewer it is not wrapped."""
+"""Least columns for a comment; in fewer it is not wrapped."""
 _EMPTY = f"version: {VERSION}".encode()
 
 
@@ -119,7 +119,7 @@ async def _serve(args: argparse.Namespace, config: SchedulerConfig) -> None:
 
 
 def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
-    """The configuration that the flags name, each over the one before: --from, --config, --set, --act, --shadow."""
+    """The configuration from the flags, each overriding the one before: --from, --config, --set, --act, --shadow."""
     if args.config is None and args.seed is None:
         raise UserError("--config: no configuration is given; give one, or a kube-scheduler's with --from")
     read = partial(_read, args)
@@ -136,7 +136,7 @@ def _config(args: argparse.Namespace, seed: Seed | None) -> SchedulerConfig:
 
 
 def _read(args: argparse.Namespace, under: Mapping[str, Any]) -> SchedulerConfig:
-    """What --config and --set say, over what lies under them."""
+    """The configuration of --config and --set, over an underlay."""
     below, overrides = Underlay(under, f"--from {args.seed}"), from_assignments(args.set)
     if args.config is not None:
         return load_document(SCHEDULER, args.config, os.environ, overrides, below).config
@@ -285,15 +285,15 @@ def print_kube_config(args: argparse.Namespace) -> None:
 
 
 def _names_of(spoken: Sequence[Dialect]) -> list[str]:
-    """The names by which users of these dialects ask for a scheduler."""
+    """The scheduler names that users of these dialects write."""
     return [one.scheduler for one in spoken if one.scheduler]
 
 
 def _showing_a_token(args: argparse.Namespace) -> str:
-    """The address with the token in it that the extender asks for, where one is to be had."""
+    """The address with the extender's token, if there is one."""
     url = str(args.url)
     if not leads_somewhere(url):
-        # Which is told with all else that is checked.
+        # Reported with the other problems.
         return url
     file = args.token_file or (None if args.cert_file else own_token_file(url))
     if file is not None:
@@ -304,7 +304,7 @@ def _showing_a_token(args: argparse.Namespace) -> str:
 
 
 def _keep_secret() -> None:
-    """Say that the output holds a token; where a shell has made a file for it, see that only its owner reads it."""
+    """Note that the output contains a token; if it goes to a file, let only its owner read it."""
     output = sys.stdout.fileno()
     closed = ""
     if stat.S_ISREG(os.fstat(output).st_mode):
@@ -323,7 +323,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
 
 
 def _fitted(line: str, width: int) -> list[str]:
-    """A line of YAML whose comment goes on below itself where a terminal has no room for it."""
+    """A line of YAML whose comment is wrapped if the terminal is too narrow."""
     before, mark, comment = line.rpartition("# ")
     if not mark or before[-1:] not in ("", " ") or not len(before) + _LEAST < width < len(line):
         return [line]

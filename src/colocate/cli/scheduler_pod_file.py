@@ -1,4 +1,4 @@
-"""The pod that a question is about, from a file: a pod, or what makes pods."""
+"""Reads the pod of a question from a file: a pod, or an object with a pod template."""
 
 import sys
 from pathlib import Path
@@ -15,12 +15,12 @@ _STANDARD_INPUT = Path("-")
 
 
 class PodFile(msgspec.Struct, frozen=True):
-    """A pod as a file has it."""
+    """A pod from a file."""
 
     pod: LoadPod
     tolerations: tuple[Toleration, ...]
     made: bool
-    """Whether it is there by itself: the first pod that a deployment would make is not, and has the name of that."""
+    """Whether it is a pod itself; the first pod of a deployment has only the deployment's name."""
 
 
 class _Object(msgspec.Struct):
@@ -33,14 +33,14 @@ class _Tolerating(msgspec.Struct):
 
 
 class _Maker(msgspec.Struct, rename="camel"):
-    """The spec of what makes pods, or what makes those."""
+    """The spec of an object with a pod template, or with a template of such an object."""
 
     template: _Object | None = None
     job_template: _Object | None = None
 
 
 def read(path: Path) -> PodFile:
-    """A pod, or the first pod that a deployment, a job or the like would make; a UserError where it is neither."""
+    """The pod, or the first pod of a deployment, a job or the like; UserError if it is neither."""
     try:
         text = sys.stdin.read() if path == _STANDARD_INPUT else path.read_text()
         tree = without_nulls(yaml.safe_load(text))

@@ -1,4 +1,4 @@
-"""`colocate scheduler explain | decisions | top | snapshot | score | compare`: asks a running one, or a snapshot."""
+"""`colocate scheduler explain | decisions | top | snapshot | score | compare`: asks a scheduler or a snapshot."""
 
 import argparse
 import sys
@@ -163,7 +163,7 @@ def show_top(args: argparse.Namespace) -> None:
 
 def write_snapshot(args: argparse.Namespace) -> None:
     body = _ask(args, "/snapshot")
-    # Read before it is written: a file that nobody can use is worse than none.
+    # Decode it before it is written: an unusable file is worse than none.
     decoded(body, f"the answer of {without_login(args.url)}")
     if args.file == _STANDARD_INPUT:
         sys.stdout.write(harmless(body.decode()) + "\n")
@@ -175,7 +175,7 @@ def write_snapshot(args: argparse.Namespace) -> None:
 
 
 def _write(path: Path, body: bytes) -> None:
-    """Whole or not at all; what is no regular file, such as /dev/stdout, is just written to."""
+    """Write a regular file atomically; write directly to others, such as /dev/stdout."""
     path = path.resolve()
     if path.exists() and not path.is_file():
         path.write_bytes(body)
@@ -207,7 +207,7 @@ def _print(args: argparse.Namespace, told: object, lines: Iterable[str]) -> None
         return
     width = terminal_width()
     for line in map(visible, lines):
-        # One with columns stays as it is: these know the width, or need it.
+        # A table is not wrapped: it already fits the width.
         shown = [line] if "  " in line else wrapped(line, width, hanging="  ")
         print("\n".join(shown))
 
@@ -217,7 +217,7 @@ def _ask(args: argparse.Namespace, path: str, **query: str) -> bytes:
 
 
 def where(args: argparse.Namespace) -> Where:
-    """Which scheduler the flags of `add_where` name."""
+    """The scheduler that the flags of `add_where` name."""
     return Where(
         url=args.url,
         token_file=args.token_file or own_token_file(args.url),
@@ -229,7 +229,7 @@ def where(args: argparse.Namespace) -> Where:
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """A question about a pod: all facts but those of the pod itself, and which nodes take it."""
+    """A question about a pod: all facts but those of the pod itself, and the nodes that can take it."""
 
     table: LoadTable
     pod: PodFacts
@@ -259,7 +259,7 @@ def _snapshot(args: argparse.Namespace) -> LoadSnapshot:
 
 
 def decoded(blob: bytes, source: str) -> LoadSnapshot:
-    """A snapshot whose settings a scheduler can have; `source` is what a UserError calls it."""
+    """A snapshot with valid settings; a UserError calls it `source`."""
     found = snapshot.decode(blob, source)
     try:
         check_ranges(found.settings)

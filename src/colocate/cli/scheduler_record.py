@@ -1,4 +1,4 @@
-"""`colocate scheduler record`: what a running scheduler sees, as a file that `colocate scheduler replay` takes."""
+"""`colocate scheduler record`: writes what a running scheduler sees to a file for `colocate scheduler replay`."""
 
 import argparse
 import asyncio
@@ -33,7 +33,7 @@ def add(commands: Commands) -> None:
     command.add_argument("file", type=Path, metavar="FILE", help="the file to write; only you can read it")
     command.add_argument("--for", dest="span", default="24h", metavar="TIME", help="how long (%(default)s)")
     command.add_argument(
-        "--every", default="60s", metavar="TIME", help="from one look to the next (%(default)s)"
+        "--every", default="60s", metavar="TIME", help="time between two samples (%(default)s)"
     )
     command.add_argument(
         "--most", default="1Gi", metavar="SIZE", help="end when this much memory is used (%(default)s)"
@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--hash-names",
         action="store_true",
-        help="replace names of nodes, pods, owners and taints by hashes that nobody can reverse",
+        help="replace names of nodes, pods, owners and taints by irreversible hashes",
     )
     scheduler_questions.add_where(command)
     command.set_defaults(run=run_record)

@@ -1,4 +1,4 @@
-"""`colocate scheduler replay`: what would have been, with this policy instead of that one."""
+"""`colocate scheduler replay`: places a trace's pods with several policies and compares the results."""
 
 import argparse
 import sys
@@ -16,7 +16,7 @@ from colocate.load import LoadSettings, decode_recording
 from colocate.scheduler.load_ranges import check_ranges
 from colocate.scheduler.settings import SCHEDULER
 
-if TYPE_CHECKING:  # numpy is an extra, and slow to load: nothing of it before it is wanted
+if TYPE_CHECKING:  # numpy is an extra and slow to load: import it only when needed
     from colocate.replay.load_replay import PolicySummary, WorkloadOf
 
 _BAR = 28
@@ -62,13 +62,17 @@ def add(commands: Commands) -> None:
     command.add_argument(
         "--tie-breaks", type=int, default=1, metavar="N", help="how often each is placed (%(default)s)"
     )
-    command.add_argument("--nodes", type=int, default=60, metavar="N", help="of the cluster (%(default)s)")
-    command.add_argument("--hours", type=int, default=48, metavar="N", help="of the workload (%(default)s)")
+    command.add_argument(
+        "--nodes", type=int, default=60, metavar="N", help="nodes of the cluster (%(default)s)"
+    )
+    command.add_argument(
+        "--hours", type=int, default=48, metavar="N", help="hours of the workload (%(default)s)"
+    )
     command.add_argument(
         "--warm-up", type=int, default=12, metavar="N", help="hours that are not counted (%(default)s)"
     )
     command.add_argument(
-        "--use", type=float, default=0.5, metavar="SHARE", help="of the cluster, in the mean (%(default)s)"
+        "--use", type=float, default=0.5, metavar="SHARE", help="mean use of the cluster (%(default)s)"
     )
     command.add_argument(
         "--requests",
@@ -80,7 +84,7 @@ def add(commands: Commands) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="a scheduler's configuration, whose settings policies have",
+        help="a scheduler's configuration, for the settings of the policies",
     )
     command.add_argument("--json", action="store_true", help="print every single run as JSON")
     command.add_argument("--plot", type=Path, metavar="FILE", help="draw node pressure over time (SVG)")
@@ -114,7 +118,7 @@ def replay(args: argparse.Namespace) -> None:
 
 
 def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
-    """What makes the workload of a seed, and the seeds."""
+    """The function that makes the workload of a seed, and the seeds."""
     from colocate.replay.load_recorded import recorded_workload
     from colocate.replay.load_trace import is_trace, read_trace
     from colocate.replay.load_workload import Requests, WorkloadSettings, workload_of
@@ -135,7 +139,7 @@ def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
                 f"{args.trace} is a broken recording: settings: {problem.what}; record again"
             ) from None
         workload = recorded_workload(recording, str(args.trace), min(args.warm_up, 1) * 60)
-        # Nothing is drawn: only where several nodes are equally good do seeds differ.
+        # A recording has no random draws: seeds differ only if several nodes are equally good.
         return (lambda seed: workload), _seeds(args.seeds)
     trace = read_trace(args.trace)
     return (lambda seed: workload_of(trace, seed, wanted)), _seeds(args.seeds)
@@ -149,7 +153,7 @@ def _read(path: Path) -> bytes:
 
 
 def _seeds(text: str) -> list[int]:
-    """`5` is the first five, `7-11` are those."""
+    """Seeds: `5` means the first five, `7-11` means these."""
     first, dash, last = text.partition("-")
     numbers = [word for word in (first, last) if word.isascii() and word.isdigit() and len(word) < 10]
     if len(numbers) == 1 + bool(dash):
@@ -196,17 +200,17 @@ def _table(rows: "Sequence[PolicySummary]") -> Iterator[list[str]]:
 
 
 class ReplayProgress:
-    """A bar that moves, on a terminal; elsewhere nothing."""
+    """A progress bar on a terminal; nothing elsewhere."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._moving = out.isatty()
 
-    def __call__(self, done: float, whom: str) -> None:
+    def __call__(self, done: float, run: str) -> None:
         if self._moving:
             filled = round(_BAR * done)
             bar = "█" * filled + "░" * (_BAR - filled)
-            self._out.write(f"\r\x1b[2K{bar} {100 * done:3.0f} % {whom[:40]}")
+            self._out.write(f"\r\x1b[2K{bar} {100 * done:3.0f} % {run[:40]}")
             self._out.flush()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How decisions and loads are printed for people."""
+"""Prints decisions and loads for people."""
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ from colocate.scheduler.loop.refusal_log import RefusedPod
 _BAR = 10
 """Cells of the bar of a node's pressure."""
 _WARM, _HOT = 60, 80
-"""Percent from which on a bar is yellow, and red."""
+"""Percent from which on a bar is yellow, and from which on it is red."""
 _MOST_CLOSED = 20
-"""Nodes that are no candidates, of which each is told by itself."""
+"""How many nodes that are no candidates are listed one by one."""
 
 
 def told(told: Told, width: int = 0) -> Iterator[str]:
@@ -51,10 +51,10 @@ def _sieved(what: str, some: Sequence[RefusedPod | ClosedNode], count: int) -> I
 
 
 class Scored(Explanation, frozen=True):
-    """How every node would be judged for a pod."""
+    """How every node would be scored for a pod."""
 
     closed: tuple[ClosedNode, ...] = ()
-    """Nodes that do not take it, and are no candidates."""
+    """Nodes that cannot take the pod, so they are no candidates."""
 
 
 def scored(scored: Scored, width: int = 0) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _heading(explained: Explanation) -> Iterator[str]:
 
 
 def _nodes(nodes: Sequence[NodeReason], width: int) -> Iterator[str]:
-    """A line for each, and what its score came from below it."""
+    """A line for each node, and the parts of its score below it."""
     if not nodes:
         return
     yield ""
@@ -116,7 +116,7 @@ def _part(part: ScorePart) -> str:
 
 def _wrapped(text: str, width: int) -> Sequence[str]:
     indent = " " * 8
-    # Lines end after a comma: a number stays with its name.
+    # Break lines after a comma: a number stays with its name.
     bound = text.replace(" ", "\u00a0").replace(",\u00a0", ", ")
     return [line.replace("\u00a0", " ") for line in wrapped(bound, width, indent, indent)]
 
@@ -138,7 +138,7 @@ def _unseen(pods: float) -> str:
 
 
 def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
-    """A line for each; what is left out where there is no room are the runner-up, the day and the number of nodes."""
+    """A line for each decision; without room, leave out the runner-up, the day and the number of nodes."""
     if not latest:
         yield "There is no decision yet: no kube-scheduler has asked about a pod since this scheduler started."
         return
@@ -161,7 +161,7 @@ def decisions(latest: Sequence[Told], width: int = 0) -> Iterator[str]:
 
 
 def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[str]:
-    """Lines without as many of the spared columns, the first first, as there is no room for."""
+    """Lines without as many of the spared columns, in their order, as do not fit."""
     lines = list(aligned(rows, gap=2))
     for column in spared:
         if column in rows[0] and width and max(map(len, lines)) > width:
@@ -172,8 +172,8 @@ def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[s
 
 
 def top(rows: Sequence[NodeRow], width: int = 0, *, colours: bool = False) -> Iterator[str]:
-    """A line for each. Where there is no room, the unseen pods and the sample are left out, then what is requested,
-    then use; never the pressure, by which the nodes are in order. On a terminal it is a bar, too."""
+    """A line for each node. Without room, leave out unseen pods and sample, then requests, then use; never the
+    pressure, by which nodes are sorted. On a terminal the pressure is also a bar."""
     heading, *fitted = _fitted(_top_rows(rows, colours, _used_of_requested), width, "UNSEEN", "SAMPLE")
     if width and max(map(len, (heading, *fitted)), default=0) > width:
         short = _top_rows(rows, colours, _used)
@@ -206,7 +206,7 @@ def _top_rows(
 
 
 def _cut(line: str, width: int) -> str:
-    """A line whose first word, a name, is cut in the middle where even so there is no room."""
+    """A line whose first word, a name, is cut in the middle if the line does not fit."""
     excess = len(line) - width
     if not width or excess <= 0:
         return line
@@ -228,7 +228,7 @@ def _colour(pressure: float) -> str:
 
 
 def comparison(compared: PolicyComparison, width: int = 0) -> Iterator[str]:
-    """Where there is no room for the names of the policies, they are the first and the second."""
+    """Without room for the names of the policies, call them the first and the second."""
     first, second = policies(compared.first), policies(compared.second)
     yield visible(compared.pod)
     yield _agreement(compared, first, second)

@@ -1,6 +1,6 @@
-"""The standard streams, made such that whatever is the matter with them ends in one sentence.
+"""Prepares the standard streams, so that a problem with them ends in one sentence.
 
-A closed stream becomes one that fails when it is used: a command that does not use it is not disturbed.
+A closed stream is replaced by one that fails when used: commands that do not use it still work.
 """
 
 import codecs
@@ -23,12 +23,12 @@ _ALIKE = {
     "≥": ">=",
     "≠": "!=",
 }
-"""What is shown of our own signs where there are only those of ASCII."""
+"""ASCII replacements of our own signs."""
 
 
 @contextmanager
 def ready() -> Iterator[None]:
-    """Streams that can be used; at the end all is written, or a UserError says why it cannot be."""
+    """Usable streams; at the end everything is written, or a UserError says why not."""
     _open_closed()
     codecs.register_error(_ESCAPED, _escaped)
     for stream in (sys.stdout, sys.stderr):
@@ -43,7 +43,7 @@ def ready() -> Iterator[None]:
 
 
 def _open_closed() -> None:
-    # In the order of their numbers: what is opened gets the lowest that is free.
+    # In the order of their numbers: an opened file gets the lowest free number.
     if sys.stdin is None:
         sys.stdin = os.fdopen(os.open(os.devnull, os.O_WRONLY))
     if sys.stdout is None:
@@ -64,7 +64,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 class _Output:
-    """Standard output that raises a UserError where it cannot be written, so that no other OSError is meant."""
+    """Standard output that raises a UserError if it cannot be written, to tell it from other OSErrors."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -85,7 +85,7 @@ class _Output:
         try:
             yield
         except OSError as error:
-            # Python would try, and complain, again when it ends.
+            # Python would try again when it ends, and complain.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
             if isinstance(error, BrokenPipeError):
                 raise

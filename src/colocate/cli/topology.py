@@ -1,4 +1,4 @@
-"""`colocate topology`: a machine's CPUs as the kernel tells them, drawn or as JSON, and what a VM hides of them."""
+"""`colocate topology`: a machine's CPUs as the kernel reports them, drawn or as JSON, and what a VM hides of them."""
 
 import argparse
 from pathlib import Path
@@ -33,7 +33,7 @@ def add(groups: Commands) -> None:
         "lint",
         "find what makes placement blind in a virtual machine",
         "With the topology of its host and its libvirt domain, the order of its virtual CPUs is checked too. "
-        "Exits with 1 where something is found.",
+        "Exits with 1 if something is found.",
     )
     add_machine(lint, taken=False)
     lint.add_argument(
@@ -45,7 +45,7 @@ def add(groups: Commands) -> None:
 
 
 def add_machine(command: argparse.ArgumentParser, taken: bool = True) -> None:
-    """The flags that say which machine is meant: this one unless they are given."""
+    """Add the flags that choose the machine; this one by default."""
     which = command.add_mutually_exclusive_group()
     which.add_argument(
         "--dump",
@@ -56,17 +56,17 @@ def add_machine(command: argparse.ArgumentParser, taken: bool = True) -> None:
     which.add_argument(
         "--shape",
         metavar="SHAPE",
-        help="a made machine: hygon, epyc, xeon, arm, hybrid …, or sockets x NUMA nodes x CCXs x cores x threads, "
+        help="simulated machine: hygon, epyc, xeon, arm, hybrid …, or sockets x NUMA nodes x CCXs x cores x threads, "
         "such as 2x4x2x4x2",
     )
     if taken:
         command.add_argument(
-            "--taken", default="", metavar="LIST", help="CPUs that others have, such as 0-7,64-71"
+            "--taken", default="", metavar="LIST", help="CPUs that are in use already, such as 0-7,64-71"
         )
 
 
 def chosen_machine(args: argparse.Namespace) -> CpuTopology:
-    """The machine that the flags name."""
+    """The machine that the flags choose."""
     if args.shape:
         try:
             return machine(parse_shape(args.shape))
@@ -103,7 +103,7 @@ def show_topology(args: argparse.Namespace) -> None:
 
 
 def as_data(tree: PoolTree, taken: CpuSet) -> dict[str, Any]:
-    """A machine for programs."""
+    """A machine as data for programs."""
     topology = tree.topology
     return {
         "online": str(topology.online),
@@ -138,7 +138,7 @@ def as_data(tree: PoolTree, taken: CpuSet) -> dict[str, Any]:
 
 
 def _host(text: str) -> CpuTopology:
-    """A dump by its path, or else a made machine by its shape."""
+    """A dump by its path, or else a simulated machine by its shape."""
     if Path(text).exists():
         return read_topology(Path(text))
     try:
@@ -166,5 +166,5 @@ def lint_topology(args: argparse.Namespace) -> int:
             print(*(f"      {line}" for line in finding.lines), sep="\n")
         shown.add(finding.lines)
     if not findings:
-        print("Nothing found: sockets, NUMA nodes, L3 caches, cores and threads are told as they should be.")
+        print("Nothing found: sockets, NUMA nodes, L3 caches, cores and threads are reported correctly.")
     return 1 if findings else 0

@@ -16,15 +16,15 @@ class ConfigDocument(msgspec.Struct, Generic[C], frozen=True):
 
     kind: type[C]
     check: Callable[[C], None]
-    """Raises a Problem where a process could not run with it, though the types fit."""
+    """Raises a Problem if the types fit but a process could not run with the values."""
     decode: Callable[[type, Any], Any]
-    """Builds the types that a file has no words for (a msgspec dec_hook)."""
+    """Builds types such as spans of time from text and numbers (a msgspec dec_hook)."""
     example: str
-    """Where to find one to start from, as the end of a sentence."""
+    """Where to find an example file, as the end of a sentence."""
     foreign: Mapping[str, str] = {}
-    """By a top-level field that only another kind has: whose it is, and how that is checked."""
+    """By a top-level field of another kind of file: what that file is, and how to check it."""
     translate: Callable[[Any], dict[str, Any] | None] = lambda tree: None
-    """Turns the file of another system into one of this kind; None where it is not such a file."""
+    """Converts the file of another system into this kind; None if it is not such a file."""
 
 
 _OF_KUBERNETES = "a Kubernetes object; give the file that it holds"

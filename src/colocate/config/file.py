@@ -1,7 +1,7 @@
-"""Reads a configuration: file, then environment, then flags, each over the one before; below them all, where that is
-wanted, what another file says.
+"""Reads a configuration: flags override the environment, which overrides the file, which overrides an optional
+underlay from another file.
 
-Whatever is wrong becomes one sentence that names the file and field, or the variable, or the flag.
+A mistake becomes one sentence that names the file and field, the variable or the flag.
 """
 
 import errno
@@ -19,13 +19,13 @@ from colocate.config.strict_yaml import NotYaml, Tree, parse
 from colocate.errors import UserError, system_reason
 
 MAX_BYTES = 1 << 20
-"""What a ConfigMap can hold, too."""
+"""The limit of a ConfigMap."""
 
 C = TypeVar("C")
 
 
 class Underlay(msgspec.Struct, frozen=True):
-    """What counts where nothing else is said."""
+    """Values for fields that neither the file nor an override sets."""
 
     tree: Mapping[str, Any]
     origin: str
@@ -35,11 +35,11 @@ NOTHING_BELOW = Underlay({}, "")
 
 
 class Loaded(msgspec.Struct, Generic[C], frozen=True):
-    """A configuration that can be used, and where its values come from if not from the file."""
+    """A valid configuration, and the origin of values that are not from the file."""
 
     config: C
     origins: Mapping[str, str]
-    """By path, the variable or flag that gave the value."""
+    """By path, the variable, flag or underlay that set the value."""
 
 
 def load_document(
@@ -49,7 +49,7 @@ def load_document(
     flags: Iterable[Override] = (),
     under: Underlay = NOTHING_BELOW,
 ) -> Loaded[C]:
-    """The configuration in `file`, as overridden; a UserError where it cannot be used."""
+    """The configuration in `file` with its overrides; UserError if it is invalid."""
     return build_document(document, _read(file, document.example), str(file), environ, flags, under)
 
 
@@ -61,7 +61,7 @@ def build_document(
     flags: Iterable[Override] = (),
     under: Underlay = NOTHING_BELOW,
 ) -> Loaded[C]:
-    """The configuration in the bytes of a file; `file` is what its sentences call it."""
+    """The configuration in the bytes of a file; error messages call it `file`."""
     tree: Any = _tree(blob, file, document)
     origins: dict[str, str] = {}
     try:
@@ -143,7 +143,7 @@ def _put(tree: dict[str, Any], path: list[str], value: Any) -> None:
 
 
 def _fill(tree: dict[str, Any], below: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Put into a tree what it lacks; the paths of that."""
+    """Add missing values to a tree; yields their paths."""
     for name, value in below.items():
         if isinstance(value, Mapping):
             for path in _fill(tree.setdefault(name, {}), value):

@@ -1,4 +1,4 @@
-"""Which single values the environment and flags may replace, and with what: derived from the schema.
+"""Which values the environment and flags can override, derived from the schema.
 
 Every scalar field but the version has a path as written in the file (`kubelet.onStop`), taken by `--set`, and a
 variable (`COLOCATE_KUBELET_ON_STOP`). Lists, such as the mock resources, are set in the file only.
@@ -17,7 +17,7 @@ from colocate.model.values import encode
 
 PREFIX = "COLOCATE_"
 
-# Read by `crashpoints`, before there is any configuration.
+# Not fields of a configuration: `crashpoints` and the test fixtures read them.
 _NOT_CONFIGURATION = frozenset({"COLOCATE_CRASH_AT", "COLOCATE_CRASH_LOG", "COLOCATE_TEST_PATIENCE"})
 
 
@@ -30,7 +30,7 @@ class Settable(msgspec.Struct, frozen=True):
 
 
 class Override(msgspec.Struct, frozen=True):
-    """A value from outside the file, and who gave it."""
+    """A value from outside the file, and the variable or flag that gave it."""
 
     path: str
     text: str
@@ -66,7 +66,7 @@ def from_environment(environ: Mapping[str, str], document: ConfigDocument[Any]) 
 
 
 def unknown_variables(environ: Mapping[str, str], document: ConfigDocument[Any]) -> list[str]:
-    """A sentence for every COLOCATE_ variable that nobody reads."""
+    """A sentence for every COLOCATE_ variable that no code reads."""
     known = [one.variable for one in settable(document).values()]
     read = {*known, *_NOT_CONFIGURATION}
     strangers = sorted(name for name in environ if name.startswith(PREFIX) and name not in read)

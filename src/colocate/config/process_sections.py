@@ -1,4 +1,4 @@
-"""Sections that the configuration of every process has: its log and its metrics."""
+"""Sections of every process's configuration: log and metrics."""
 
 from enum import StrEnum
 
@@ -14,7 +14,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The least important events that are logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -30,6 +30,6 @@ class Log(Section, frozen=True):
 
 
 class Metrics(Section, frozen=True):
-    """The Prometheus endpoint; off unless an address is given, so that two agents never clash."""
+    """The Prometheus endpoint; off by default, so that two agents never use the same port."""
 
     address: Address = Address("off")

@@ -1,8 +1,7 @@
-"""YAML as a configuration file should be: one document of mappings, lists, text, numbers and booleans.
+"""A strict reader of YAML: one document of mappings, lists, text, numbers and booleans.
 
-Stricter than YAML where YAML surprises: a key may not appear twice, `yes`, `on` and `0010` are text and not
-something else (YAML 1.2), there are no tags, and neither depth nor repeated aliases can make a small file
-large. Reads text, opens no file, and knows no field.
+A key may not appear twice; `yes`, `on` and `0010` are text (as in YAML 1.2); tags are refused; depth and repeated
+aliases are limited, so that a small file cannot expand. Reads text; opens no file and knows no field.
 """
 
 import re
@@ -25,12 +24,12 @@ _WORDS: dict[str, Tree] = {
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|(0|[1-9][0-9]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 
-# libyaml reads a list of a hundred thousand ids in a blink; the pure reader is right too, and slow.
+# libyaml is fast with a hundred thousand ids; the pure Python reader gives the same result slowly.
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class NotYaml(Exception):
-    """The text cannot be used: where, what was found and what to do about it."""
+    """The text is not usable YAML: where, what was found and what to do about it."""
 
     def __init__(self, mark: Any, what: str) -> None:
         at = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""
@@ -38,13 +37,13 @@ class NotYaml(Exception):
 
 
 def parse(text: str) -> Tree:
-    """Read one YAML document; None where there is nothing but blanks and comments."""
+    """Read one YAML document; None if there are only blanks and comments."""
     try:
         return _Reader(yaml.parse(text, Loader=_Loader)).document()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         if error.context_mark is not None and (mark is None or mark.line >= len(text.splitlines())):
-            mark = error.context_mark  # Where it began: that it has not ended shows at the end of the file.
+            mark = error.context_mark  # Where the unclosed element began, not the end of the file.
         raise NotYaml(mark, _syntax_error(text, error.problem or "", mark)) from error
     except yaml.YAMLError as error:
         raise NotYaml(None, "it has characters that YAML does not allow; remove them") from error

@@ -1,7 +1,7 @@
-"""Says in words why a value does not fit the type of its field: where, what was found, what to write.
+"""Explains why a value does not fit the type of its field: where, what was found, what to write.
 
-msgspec decides whether a tree fits a type. It names no field in a mapping and suggests nothing, so when it
-says no, this looks at the same types and says it the way a person needs it.
+msgspec decides whether a tree fits a type, but its errors name no field in a mapping and suggest nothing. This
+module walks the same types and writes the message.
 """
 
 import difflib
@@ -40,7 +40,7 @@ def check(kind: inspect.Type, value: Any, hook: DecHook, path: str = "") -> None
                 if isinstance(kind.value_type, inspect.StructType):
                     check(kind.value_type, item, hook, dotted(path, str(name)))
                 elif not isinstance(item, str):
-                    # What containers are given may be secret: say what it is, never how it reads.
+                    # The value may be secret: name its type, never the value.
                     raise Problem(dotted(path, name), f"{_kind_of(item)} is not text; put it in quotes")
         case _:
             _check_scalar(kind, value, hook, path)
@@ -71,7 +71,7 @@ def _check_scalar(kind: inspect.Type, value: Any, hook: DecHook, path: str) -> N
 
 
 def misfit(kind: inspect.Type, value: Any, error: Exception) -> str:
-    """Why a single value is refused, and what is wanted instead."""
+    """Why a single value is refused, and what to write instead."""
     return f"{show(value)} is not {_wanted(kind, error)}{_hint(kind, value)}"
 
 
@@ -101,7 +101,7 @@ def _hint(kind: inspect.Type, value: Any) -> str:
 
 
 def python_type(kind: inspect.Type) -> Any:
-    """The type that msgspec reads a single value into."""
+    """The Python type of a single value."""
     match kind:
         case inspect.EnumType(cls=cls) | inspect.CustomType(cls=cls):
             return cls
@@ -118,14 +118,14 @@ def python_type(kind: inspect.Type) -> Any:
 
 
 def stated(kind: inspect.Type) -> inspect.Type:
-    """The type of an optional field when it is given."""
+    """The type of a field, without its None."""
     if isinstance(kind, inspect.UnionType):
         return next(one for one in kind.types if not isinstance(one, inspect.NoneType))
     return kind
 
 
 def without_blank_sections(kind: inspect.Type, value: Any) -> Any:
-    """The same tree without sections and lists that have only comments in them: they count as not given."""
+    """The tree without sections and lists that contain only comments: they count as not given."""
     kind = stated(kind)
     if isinstance(kind, inspect.StructType) and isinstance(value, Mapping):
         types = {field.encode_name: stated(field.type) for field in kind.fields}
@@ -149,7 +149,7 @@ def dotted(path: str, name: str) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it is shown in a sentence: short, and never a whole tree."""
+    """A value as an error message shows it: short, never a whole tree."""
     if isinstance(value, str):
         return f"{value[:40]!r}{'…' if len(value) > 40 else ''}"
     if isinstance(value, bool):
@@ -165,7 +165,7 @@ def _kind_of(value: Any) -> str:
 
 
 def suggest(name: str, known: Iterable[str], what: str) -> str:
-    """A clause that helps with a name that does not exist."""
+    """A clause that suggests known names for an unknown one."""
     names = list(known)
     close = difflib.get_close_matches(name, names, 1)
     did_you_mean = f"did you mean {close[0]!r}? " if close else ""
@@ -173,7 +173,7 @@ def suggest(name: str, known: Iterable[str], what: str) -> str:
 
 
 def list_of(names: Iterable[object]) -> str:
-    """A short list in a sentence."""
+    """Names for a sentence; a long list is cut."""
     shown = [str(name) for name in names]
     if len(shown) > 12:
         shown = [*shown[:11], f"… and {len(shown) - 11} more"]

@@ -1,3 +1,3 @@
-"""Decisions about devices: what the sources of truth say of them, what is stale or inconsistent, what a mended
-record looks like. No I/O and no clock here.
+"""Decisions about devices: what the records say about them, what is stale or inconsistent, what a repaired
+checkpoint contains. No I/O and no clock here.
 """

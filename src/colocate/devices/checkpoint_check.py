@@ -1,7 +1,7 @@
-"""What is wrong with a checkpoint, from the file alone: its checksum, its structure, who holds what.
+"""What is wrong with a checkpoint, from the file alone: its checksum, its structure, which pods hold what.
 
-Nothing outside is asked; `comparison` holds it against other records. An init container and an app container
-of one pod may hold the same device, for it is handed on: only two pods are a conflict.
+`comparison` compares it with other records. An init container and an app container of one pod may hold the same
+device, because it is passed on: only two pods are a conflict.
 """
 
 from collections import Counter, defaultdict
@@ -17,7 +17,7 @@ _EDITED = "no kubelet writes this: undo the edit, or use the backup"
 
 
 def check(reading: Reading) -> list[Finding]:
-    """Every finding: about the file first, then in the order of its entries."""
+    """Every finding: about the file first, then in the order of the entries."""
     checkpoint = reading.checkpoint
     return [
         *_checksum(reading),

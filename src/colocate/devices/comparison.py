@@ -1,8 +1,7 @@
 """How a checkpoint differs from the other records: podresources, the API's pods, the node's status.
 
-A source that did not answer is passed over: nothing is concluded from silence. Not every difference is a
-fault: a kubelet keeps the entries of dead pods until its next allocation, and the API lags it by a sync.
-Later, the annotations of GPU schedulers are one more record, and one more function here.
+A source that did not answer is ignored: nothing is concluded from its silence. Not every difference is a fault: a
+kubelet keeps the entries of dead pods until its next allocation, and the API lags behind it by a sync.
 """
 
 from collections import defaultdict
@@ -50,7 +49,7 @@ def _stale_pods(
         source, alive, ended = "podresources", {*known, *chain.from_iterable(contested.values())}, set[str]()
     else:
         living = [pod for pod in records.pods if not pod.is_finished]
-        # A mirror's word is enough to keep somebody from dropping what a static pod may hold.
+        # An unproven mirror is enough to keep the devices that a static pod may hold.
         source, alive = "the API", {*(pod.uid for pod in living), *(pod.mirrors for pod in living)}
         ended = {pod.uid for pod in records.pods if pod.is_finished and not pod.mirrors}
     held: dict[str, list[Entry]] = defaultdict(list)
@@ -72,7 +71,7 @@ def _stale_pods(
 
 
 def _contested(contested: Mapping[str, Sequence[str]]) -> Iterator[Finding]:
-    """Pods that hold the same devices, where podresources lists fewer pods: which are gone, it does not tell."""
+    """Pods that hold the same devices, of which podresources lists fewer: it does not tell which are gone."""
     listed_by_uids: dict[frozenset[str], list[str]] = defaultdict(list)
     for key, uids in contested.items():
         listed_by_uids[frozenset(uids)].append(key)
@@ -133,7 +132,7 @@ def _drifted(subject: str, resource: str, ours: frozenset[str], theirs: frozense
 
 
 def _by_kubelets_uid(pods: Sequence[KnownPod], known: Mapping[str, str]) -> list[KnownPod]:
-    """A mirror stands for the pod that it names only where the kubelet's records give that uid to its name."""
+    """A mirror counts as the pod that it names only if the kubelet's records give that uid to its name."""
     proven = [pod for pod in pods if pod.mirrors and known.get(pod.mirrors) == pod.key]
     return [
         *(pod for pod in pods if not pod.mirrors),
@@ -142,7 +141,7 @@ def _by_kubelets_uid(pods: Sequence[KnownPod], known: Mapping[str, str]) -> list
 
 
 def _against_requests(checkpoint: Checkpoint, pods: Sequence[KnownPod]) -> Iterator[Finding]:
-    """Only what plugins of this kubelet have registered: other extended resources leave no entries."""
+    """Compare requests only with resources that plugins of this kubelet registered: others leave no entries."""
     held = {(e.pod_uid, e.container, e.resource): len(e.ids) for e in checkpoint.entries or ()}
     served = {*(checkpoint.registered or {}), *(entry.resource for entry in checkpoint.entries or ())}
     for pod in pods:
@@ -190,7 +189,7 @@ def _resources(
 def _gone(
     resource: str, ids: frozenset[str], healthy: Mapping[str, frozenset[str]] | None, node: NodeCounts | None
 ) -> Finding | None:
-    """Registered, and yet nothing of it can be had: the plugin has stopped, or all devices are broken."""
+    """Registered resources without a usable device: the plugin has stopped, or all devices are broken."""
     if not ids:
         return None
     if healthy is not None and not healthy.get(resource):
@@ -221,7 +220,7 @@ def _counts(resource: str, registered: int, node: NodeCounts) -> Iterator[Findin
             f"the node's status has capacity {capacity} and allocatable {allocatable} of {resource}, but the "
             f"checkpoint has {registered} registered",
             "look again after the next sync of the node's status, in about 10 s; if it stays, check whether "
-            "somebody patches the status by hand",
+            "another program or user patches the status",
         )
     elif capacity > allocatable:
         yield Finding(
@@ -243,7 +242,7 @@ def _not_of_a_plugin(resource: str, count: int) -> Finding:
             f"the node's status has {count} of {resource}, which no plugin has registered: advertised by hand, "
             "or"
             " not by a device plugin",
-            f"'colocate resource remove' removes {resource}, if nobody needs it",
+            f"'colocate resource remove' removes {resource}, if no pod needs it",
         )
     return Finding(
         Code.PLUGIN_GONE,

@@ -1,13 +1,13 @@
-"""Extended resources of a node: who stands behind each, and whether it can be taken away for good.
+"""Extended resources of a node: what provides each, and whether it can be removed for good.
 
-Decided from what the API shows (capacity, allocatable, who wrote them, the kubelet's last word) and, for the
-node that we are on, from what its kubelet says itself. What is inferred is marked so, and the sentence says what
-else it could be. Never decides to remove anything.
+Decided from what the API shows (capacity, allocatable, who wrote them, the kubelet's last heartbeat) and, for the
+node of this machine, from what its kubelet says. What is inferred is marked, and the reason names the other
+possibility. Never decides to remove anything.
 
-What a kubelet does (seen on 1.34): a plugin that goes leaves allocatable 0 at the next sync; for five minutes
-capacity stays, and whoever removes it sees it put back; then capacity is 0 and the key stays until it is
-removed. A kubelet that starts again shows 0 and 0, and counts the five minutes from there. A resource that
-somebody patched into capacity is made allocatable and otherwise left alone.
+What a kubelet does (seen on 1.34): when a plugin goes, allocatable is 0 at the next sync; for five minutes the
+kubelet keeps capacity and restores it if it is removed; then capacity is 0 and the key stays until it is removed. A
+kubelet that restarts shows 0 and 0, and counts the five minutes from there. A resource that was patched into
+capacity by hand becomes allocatable, and the kubelet does not change it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,43 +23,43 @@ from colocate.model.resource_name import is_extended
 GRACE = 300.0
 """Seconds for which a kubelet keeps the devices of a plugin that has gone."""
 SYNC = 10.0
-"""Seconds between two syncs of a node's status, unless the kubelet is configured otherwise."""
+"""Seconds between two syncs of a node's status, by default."""
 LATE = 1.5 * SYNC
-"""Seconds after which what should have come with a sync is not coming."""
+"""Seconds after which a change that was due with a sync will not come."""
 
 
 class ResourceState(StrEnum):
-    """Who stands behind a resource."""
+    """What provides a resource."""
 
     ALIVE = "alive"
-    """A device plugin, or who runs one and counts something beside its devices."""
+    """A device plugin, or an agent that writes a number beside its plugin's devices."""
     UNHEALTHY = "unhealthy"
-    """A device plugin that has no healthy device: capacity and no allocatable, for ever."""
+    """A device plugin without a healthy device: capacity and no allocatable, permanently."""
     HAND_PATCHED = "hand-patched"
-    """Somebody who wrote it into the node's status."""
+    """A user or program that wrote it into the node's status."""
     STALE = "stale"
-    """Nobody any more; the kubelet still waits for the plugin and would put it back."""
+    """Nothing any more; the kubelet still waits for the plugin and would put it back."""
     REMOVABLE = "removable"
-    """Nobody any more; the kubelet has let go, and what is left is a key at 0."""
+    """Nothing any more; the kubelet has forgotten it, and only a key at 0 is left."""
     LEAVING = "leaving"
     """Removed from capacity; allocatable follows with the kubelet's next sync."""
     UNKNOWN = "unknown"
-    """A plugin or a hand: the API server does not say who wrote it, or the kubelet has not synced since."""
+    """A plugin or a patch by hand: the API server does not say who wrote it, or the kubelet has not synced since."""
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What an earlier look has shown and this one cannot."""
+    """What an earlier look showed and this one cannot."""
 
     gone_by: float | None = None
-    """The plugin was gone by then."""
+    """When the plugin was first seen gone."""
     empty_by: float | None = None
-    """The kubelet had started by then, showed 0 and 0, and waited for the plugin."""
+    """When the kubelet was first seen with 0 and 0 after its start, waiting for the plugin."""
     put_back: float | None = None
-    """The kubelet had put the resource back by then, so it had not let go."""
+    """When the kubelet had put the resource back, so it had not forgotten it."""
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A pod that has not finished, and how many it takes."""
+    """A pod that has not finished, and how many devices it takes."""
 
     pod: str
     """namespace/name"""
@@ -67,26 +67,26 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class ExtendedResource(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A resource of a node, judged."""
+    """A resource of a node with its state."""
 
     node: str
     name: str
     capacity: int | None
     allocatable: int | None
-    """None where the status does not have the key."""
+    """None if the status does not have the key."""
     requested: int
     holders: tuple[Holder, ...]
     state: ResourceState
     certain: bool
-    """False where this is the likeliest reading and the reason names another."""
+    """False if this is only the likeliest state; the reason names the other."""
     reason: str
     remaining: float | None = None
-    """Of a stale one: seconds until the kubelet lets go, at the most; None where it cannot be said.
+    """For a stale resource: seconds until the kubelet forgets it, at most; None if unknown.
 
-    A plugin that had no healthy device before it went leaves no trace when it goes: then it may be longer.
+    It may take longer if the plugin had no healthy device before it went: then nothing shows when it went.
     """
     gone_by: float | None = None
-    """Of a stale one: the latest moment from which the kubelet can have counted, with the same reserve."""
+    """For a stale resource: the latest moment from which the kubelet counts; as uncertain as `remaining`."""
 
     @property
     def is_stale(self) -> bool:
@@ -107,7 +107,7 @@ _NO_MEMORY = Before()
 def judge(
     node: NodeRecords, pods: Iterable[RequestingPod], now: float, before: Mapping[str, Before] | None = None
 ) -> list[ExtendedResource]:
-    """Every extended resource of a node, by name. Pods of other nodes and finished ones are passed over."""
+    """Every extended resource of a node, by name. Ignores pods of other nodes and finished pods."""
     names = sorted(name for name in {*node.capacity, *node.allocatable} if is_extended(name))
     holders = _holders(node.name, pods)
     verdicts = {name: _judge(node, name, now, (before or {}).get(name, _NO_MEMORY)) for name in names}
@@ -130,7 +130,7 @@ def judge(
 
 
 def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
-    """What the next look at the same node should know of this one: it makes the end of the grace more certain."""
+    """What the next look at this node should know from this one, to bound the end of the grace."""
     return {
         one.name: Before(gone_by=one.gone_by) if one.capacity else Before(empty_by=one.gone_by)
         for one in judged
@@ -139,7 +139,7 @@ def remember(judged: Sequence[ExtendedResource]) -> dict[str, Before]:
 
 
 def _beside(node: NodeRecords, name: str, verdicts: Mapping[str, _Verdict]) -> _Verdict:
-    """A number that somebody writes into the status on purpose, as long as the plugin lives beside which it does."""
+    """A resource that an agent writes beside its plugin: alive while the plugin is."""
     own = verdicts[name]
     plugin = verdicts.get(node.beside.get(name, ""))
     if plugin is None or plugin.state not in (ResourceState.ALIVE, ResourceState.UNHEALTHY):
@@ -232,7 +232,7 @@ def _stopped(node: NodeRecords, name: str, now: float, before: Before) -> _Verdi
 
 
 def _empty(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict:
-    """Neither capacity nor allocatable: the kubelet has let go, or it has just started."""
+    """Neither capacity nor allocatable: the kubelet has forgotten the resource, or has just started."""
     if before.put_back is not None and now <= before.put_back + GRACE + LATE:
         return _Verdict(
             ResourceState.STALE,
@@ -262,12 +262,12 @@ def _empty(node: NodeRecords, name: str, now: float, before: Before) -> _Verdict
 
 
 def _is_after(moment: float | None, other: float | None) -> bool:
-    """Or in the same second, which is as exact as they are."""
+    """Whether the first is later, or in the same second, the precision of these times."""
     return moment is not None and (other is None or moment >= other)
 
 
 def _earliest(now: float, *moments: float | None) -> float:
-    """The earliest of what is known; clocks differ, and nothing has happened later than now."""
+    """The earliest of the known times, and not later than now: clocks differ."""
     return min(now, *(moment for moment in moments if moment is not None))
 
 

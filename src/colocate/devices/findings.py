@@ -1,4 +1,4 @@
-"""What a check has to say: a code for programs, a sentence and a remedy for people."""
+"""A finding of a check: a code for programs, a sentence and a remedy for people."""
 
 from collections.abc import Collection, Iterable
 from enum import StrEnum
@@ -9,7 +9,7 @@ _SHOWN = 4
 
 
 class Severity(StrEnum):
-    """How much it matters."""
+    """How serious a finding is."""
 
     INFO = "info"
     """Worth knowing; nothing is wrong."""
@@ -20,7 +20,7 @@ class Severity(StrEnum):
 
 
 class Code(StrEnum):
-    """Every kind of finding; the values are part of the interface, for scripts compare them."""
+    """Every kind of finding. Scripts compare the values, so they do not change."""
 
     CHECKSUM = "checksum"
     OLD_FORMAT = "old-format"
@@ -46,7 +46,7 @@ class Code(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that is not as it should be."""
+    """One problem or difference that was found."""
 
     code: Code
     severity: Severity
@@ -57,13 +57,13 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def worst(findings: Iterable[Finding]) -> Severity | None:
-    """The greatest severity; None where there is no finding."""
+    """The greatest severity; None if there is no finding."""
     order = list(Severity)
     return max((finding.severity for finding in findings), key=order.index, default=None)
 
 
 def listed(names: Collection[str]) -> str:
-    """Names in order, the first few of many: `a, b, c, d and 96 more`."""
+    """Names in order, shortened after a few: `a, b, c, d and 96 more`."""
     ordered = sorted(names)
     shown = ", ".join(ordered[:_SHOWN])
     return shown if len(ordered) <= _SHOWN else f"{shown} and {len(ordered) - _SHOWN} more"

@@ -1,8 +1,8 @@
-"""The names of the pods in a checkpoint, which knows uids alone.
+"""The names of the pods in a checkpoint, which has only uids.
 
-The API knows both, but of static pods: their mirrors there only say which uid the kubelet runs them under, as anybody
-can. podresources knows no uid: there a pod is the one whose containers hold the same devices (`model.holdings`). A
-name is one pod's alone: where two hold the same devices, neither is given it, unless the API tells them apart.
+The API knows names and uids, but of a static pod it has only the mirror, whose annotation names the kubelet's uid and
+can be forged. podresources knows no uids: a pod there is the one whose containers hold the same devices
+(`model.holdings`). If two pods hold the same devices, neither gets the name, unless the API tells them apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from colocate.model.records import KnownPod, ListedPod
 def names(
     checkpoint: Checkpoint, listing: Sequence[ListedPod] | None, pods: Sequence[KnownPod] | None
 ) -> Mapping[str, str]:
-    """`namespace/name` by uid, of as many of the checkpoint's pods as can be told."""
+    """`namespace/name` by uid, for the pods of the checkpoint whose name can be found."""
     alone = {key: uids[0] for key, uids in claimants(checkpoint, listing, pods).items() if len(uids) == 1}
     return {**{uid: key for key, uid in alone.items()}, **_by_uid(pods)}
 
@@ -23,7 +23,7 @@ def names(
 def claimants(
     checkpoint: Checkpoint, listing: Sequence[ListedPod] | None, pods: Sequence[KnownPod] | None
 ) -> Mapping[str, Sequence[str]]:
-    """By the name of a pod that podresources lists and the API does not: the uids that may be its."""
+    """By the name of a pod that podresources lists and the API does not: the uids that it may have."""
     named = _by_uid(pods)
     taken = frozenset(named.values())
     return holdings.claimants(

@@ -1,6 +1,6 @@
-"""A mended checkpoint: without certain pods, without certain resources. Data in, data out.
+"""A repaired checkpoint: without certain pods, without certain resources. Data in, data out.
 
-Order is kept, and so is the difference between an empty list and none, for both are hashed.
+It keeps the order, and the difference between an empty list and none, because the checksum covers both.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from colocate.model.checkpoint import Checkpoint, Entry
 
 
 class Mended(msgspec.Struct, frozen=True):
-    """The checkpoint as it would be, and what it has lost."""
+    """The repaired checkpoint, and what it lost."""
 
     checkpoint: Checkpoint
     dropped: tuple[Entry, ...]
@@ -22,7 +22,7 @@ class Mended(msgspec.Struct, frozen=True):
 def without(checkpoint: Checkpoint, pods: Collection[str], resources: Collection[str]) -> Mended:
     """Drop every entry of these pods (by uid) and of these resources, and the resources' registration.
 
-    A pod or resource that is not there is a UserError: whoever names it takes the file for another one.
+    A pod or resource that is not in the checkpoint is a UserError: the user probably means another file.
     """
     entries, registered = checkpoint.entries, checkpoint.registered
     _must_be_there("pod", pods, {entry.pod_uid for entry in entries or ()})

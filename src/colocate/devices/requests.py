@@ -1,7 +1,7 @@
-"""What pods ask for, counted as the scheduler counts it. Decided from the pod's own words alone.
+"""What pods request, counted as the scheduler counts it, from the pods' specs alone.
 
-The structs are the API's shape of a pod and name only what is read, so that a list of all pods of a cluster can
-be decoded straight into them.
+The structs have the API's shape of a pod and only the fields that are read, so that a list of all pods of a cluster
+can be decoded directly into them.
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ class _Object(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RequestingContainer(_Object, frozen=True):
-    """What one container asks for."""
+    """What one container requests."""
 
     resources: Resources = Resources()
     restart_policy: str | None = None
@@ -29,7 +29,7 @@ class RequestingContainer(_Object, frozen=True):
         return self.restart_policy == "Always"
 
     def counts(self) -> Counter[str]:
-        """By extended resource. A limit alone is a request too, as the API server fills it in."""
+        """Amounts by extended resource. A limit without a request counts as a request."""
         return _counts(self.resources.limits | self.resources.requests)
 
 
@@ -50,7 +50,7 @@ class Status(_Object, frozen=True):
 
 
 class RequestingPod(_Object, frozen=True):
-    """A pod, as much of it as says what it holds."""
+    """A pod, with the fields that say what it holds."""
 
     metadata: Marks
     spec: Spec = Spec()
@@ -68,8 +68,8 @@ class RequestingPod(_Object, frozen=True):
 def requested(pod: RequestingPod) -> Mapping[str, int]:
     """How many of each extended resource a pod takes from its node.
 
-    Init containers run one after another and hand on what they held, so only the greediest counts; a sidecar
-    among them goes on beside all that come after it.
+    Init containers run one after another and pass on what they held, so only the largest request counts; a sidecar
+    among them keeps running beside the containers after it.
     """
     running = [container.counts() for container in pod.spec.containers]
     init = [(container.counts(), container.is_sidecar) for container in pod.spec.init_containers]

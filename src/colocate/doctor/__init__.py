@@ -1,5 +1,5 @@
-"""`colocate doctor`: every check that this project knows of, on this node and against the cluster.
+"""`colocate doctor`: every check of this project, on this node and against the cluster.
 
 A check is one function with `@check(...)` in a module that `examination` names: it takes a `Patient` and yields
-what it found, each a verdict with a reason and, unless all is well, a remedy. Checks look; they change nothing.
+results, each a verdict with a reason and, for WARN and BAD, a remedy. Checks only read.
 """

@@ -1,4 +1,4 @@
-"""How a function becomes a check, and what it may look at."""
+"""Declares checks, and what they can read."""
 
 import enum
 from collections.abc import AsyncIterator, Callable
@@ -27,40 +27,40 @@ class DoctorSection(enum.StrEnum):
 
 
 class Scheduling(msgspec.Struct, frozen=True):
-    """What was said of `colocate scheduler`."""
+    """The configuration of `colocate scheduler` that the user gave."""
 
     config: SchedulerConfig
     kube_scheduler: KubeScheduler | None = None
-    """What kube-scheduler's own configuration says; None where it was not given."""
+    """kube-scheduler's own configuration; None if not given."""
 
 
 class Patient(msgspec.Struct, frozen=True):
-    """What the checks look at."""
+    """What the checks read."""
 
     paths: KubeletPaths
     control_socket: Path
     node: str
-    """The name that this machine should have in the cluster."""
+    """The expected name of this machine's node."""
     clock: Clock
     cluster: Client | str
-    """The way to the cluster, or why there is none; its checks are not made then."""
+    """The API client, or why there is none; then the checks of the cluster are skipped."""
     placement_socket: Path = DEFAULT_CPUS_SOCKET
     placement_state: Path = DEFAULT_STATE_FOLDER
     nri_socket: Path = DEFAULT_NRI_SOCKET
     nvidia_runtime: Path = Path("/etc/nvidia-container-runtime/config.toml")
     """The configuration of NVIDIA's container runtime."""
     scheduling: Scheduling | None = None
-    """How pods are scheduled by load; where nothing is said of it, nothing of it is looked at."""
+    """The configuration of scheduling by load; None if not given, then its checks are skipped."""
 
     @property
     def client(self) -> Client:
-        """The way to the cluster, for the checks of it."""
+        """The API client, for checks of the cluster."""
         assert isinstance(self.cluster, Client)
         return self.cluster
 
 
 def is_there(path: Path) -> bool:
-    """Whether something has this name; PermissionError, which the doctor tells once, where this user cannot see."""
+    """Whether a file exists; PermissionError, which the doctor reports once, if this user cannot see it."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -79,11 +79,11 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""Every check that was declared; of one section in the order of their declaration."""
+"""Every declared check; within a section in the order of declaration."""
 
 
 def check(section: DoctorSection, name: str) -> Callable[[L], L]:
-    """Make a function a check of this doctor."""
+    """Declare a function as a check."""
 
     def add(look: L) -> L:
         CHECKS.append(Check(section, name, look))

@@ -1,4 +1,4 @@
-"""The API server, and what it knows of this node."""
+"""The API server, and what it says about this node."""
 
 from collections.abc import AsyncIterator
 
@@ -39,7 +39,7 @@ class _Node(msgspec.Struct, frozen=True):
 
 @check(DoctorSection.CLUSTER, "api server")
 async def api_server(patient: Patient) -> AsyncIterator[CheckResult]:
-    """It answers, and takes our credential; its clock shows what ours does."""
+    """It answers and accepts our credential; its clock agrees with ours."""
     client = patient.client
     where = f"{client.connection.server} (from {client.connection.origin})"
     try:
@@ -61,7 +61,7 @@ async def api_server(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.CLUSTER, "node")
 async def node(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The node of this machine is known and well."""
+    """The node of this machine exists, is Ready and is not cordoned."""
     try:
         found = await patient.client.get(NODES.read_as(_Node), patient.node)
     except NotFound:

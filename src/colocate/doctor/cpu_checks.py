@@ -1,4 +1,4 @@
-"""Whether containers can be placed on this node, which of the two ways in fits it, and how its placer does."""
+"""Whether containers can be placed on this node, whether NRI or the CRI proxy fits, and the state of the placer."""
 
 import re
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})")
 
 @check(DoctorSection.KUBELET, "cpu managers")
 async def cpu_managers(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The kubelet's static CPU and memory managers write the same cpusets."""
+    """The kubelet's static CPU and memory managers, which write the same cpusets."""
     flags = [patient.paths.root / "kubeadm-flags.env", *FLAG_FILES[1:]]
     found = static_managers(patient.paths, flags, patient.paths.root / "config.yaml")
     for name, file in found.items():
@@ -41,7 +41,7 @@ async def cpu_managers(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.KUBELET, "placement way")
 async def placement_way(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Which of the two ways in this node's runtime has."""
+    """Whether this node's runtime has NRI, or needs the CRI proxy."""
     flags = [patient.paths.root / "kubeadm-flags.env", *FLAG_FILES[1:]]
     place = find(RUNTIME_ENDPOINT, flags, patient.paths.root / "config.yaml")
     socket = Path(place.value.removeprefix("unix://")) if place else _CONTAINERD
@@ -65,7 +65,7 @@ async def placement_way(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 def fitting_way(name: str, version: str, *, nri: bool) -> CheckResult:
-    """What to use with a runtime."""
+    """Which of NRI and the CRI proxy to use with a runtime."""
     runtime = f"{name[:40]} {version[:40]}"
     match = _VERSION.match(version)
     number = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -73,7 +73,7 @@ def fitting_way(name: str, version: str, *, nri: bool) -> CheckResult:
         return good(f"{runtime} has NRI: 'colocate nri' fits this node")
     if name == "containerd" and number >= (1, 7):
         return good(
-            f"{runtime} can have NRI, and has it off: switch it on in its configuration "
+            f"{runtime} can have NRI, but it is off: switch it on in its configuration "
             "(plugins.'io.containerd.nri.v1.nri', disable = false) for 'colocate nri', or use 'colocate cri-proxy'"
         )
     return good(f"{runtime} has no NRI here: 'colocate cri-proxy' fits this node")
@@ -81,11 +81,11 @@ def fitting_way(name: str, version: str, *, nri: bool) -> CheckResult:
 
 @check(DoctorSection.MACHINE, "placement")
 async def placement(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The placer of this node: it runs, is connected, and has stored what it knows."""
+    """The placer of this node runs, is connected to the runtime, and has stored its state."""
     try:
         for trouble in examine_state(patient.placement_state):
             yield warn(
-                trouble, "nothing has to be done: it is rebuilt from what runs; remove the file when you like"
+                trouble, "nothing to do: the placer rebuilds it from what runs; you can remove the file"
             )
     except PermissionError:
         yield no_right()
@@ -97,11 +97,11 @@ async def placement(patient: Patient) -> AsyncIterator[CheckResult]:
         return
     if report.blind:
         yield bad(
-            f"containers start unplaced, because the CPUs of this machine cannot be told: {report.blind}",
-            "mend that; the placer looks again within a minute, and places those that run by then, too",
+            f"containers start unplaced, because the CPU topology cannot be read: {report.blind}",
+            "correct that; the placer tries again within a minute, and then places running containers too",
         )
     elif not report.connected:
-        yield bad("the placer runs, and has no connection to the runtime", "see its log for the reason")
+        yield bad("the placer runs, but is not connected to the runtime", "see its log for the reason")
     elif report.off or not report.active:
         yield warn(
             "placement is off on this node",
@@ -117,6 +117,6 @@ async def placement(patient: Patient) -> AsyncIterator[CheckResult]:
         yield warn(f"the placer cannot store its state ({report.unstored})", "make room on that disk")
     if report.unwritten:
         yield warn(
-            f"the runtime has not taken new CPUs of {count(report.unwritten, 'container')} yet",
+            f"the runtime has not accepted new CPUs of {count(report.unwritten, 'container')} yet",
             "wait a minute; if it stays, see the runtime's log",
         )

@@ -1,4 +1,4 @@
-"""Devices: the kubelet's checkpoint by itself and against other records, and resources that nobody stands behind."""
+"""The kubelet's checkpoint, alone and against other records, and extended resources without a provider."""
 
 import asyncio
 from collections import Counter
@@ -32,7 +32,7 @@ _VERDICTS = {Severity.WARNING: CheckVerdict.WARN, Severity.ERROR: CheckVerdict.B
 
 @check(DoctorSection.KUBELET, "checkpoint")
 async def checkpoint(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The kubelet's record of who holds which device is sound, as `colocate checkpoint verify` sees it."""
+    """The kubelet's checkpoint is sound, as `colocate checkpoint verify` sees it."""
     path = patient.paths.checkpoint
     if not path.exists():
         yield good(f"{path} does not exist: no device plugin has ever registered with this kubelet")
@@ -46,7 +46,7 @@ async def checkpoint(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 def _verified(path: Path) -> tuple[Reading, list[Finding]]:
-    """In a thread: a great checkpoint takes seconds."""
+    """Run in a thread: a large checkpoint takes seconds."""
     reading = parse(checkpoint_file.read(path).content).reading()
     return reading, checkpoint_check.check(reading)
 
@@ -80,7 +80,7 @@ def _connection(patient: Patient) -> Connection:
 
 
 def _results(findings: Sequence[Finding], command: str) -> Iterator[CheckResult]:
-    """The gravest few; of the rest how many there are, and where to see them."""
+    """The most serious findings, and how many more there are."""
     wrong = sorted(
         (one for one in findings if one.severity is not Severity.INFO),
         key=lambda one: _VERDICTS[one.severity],
@@ -100,7 +100,7 @@ def _results(findings: Sequence[Finding], command: str) -> Iterator[CheckResult]
 
 @check(DoctorSection.CLUSTER, "extended resources")
 async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Every extended resource of every node has somebody behind it, as `colocate resource list` sees it."""
+    """Every extended resource of every node has a provider, as `colocate resource list` sees it."""
     kubelet = LocalKubelet(patient.paths, this_machine(), patient.clock, node=patient.node)
     observer = ResourceObserver(patient.client, kubelet, patient.clock, WRITTEN_BESIDE)
     looks = await observer.all_nodes()
@@ -129,7 +129,7 @@ async def extended_resources(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 async def _switched_off(patient: Patient) -> tuple[str, str] | None:
-    """The node and the resource of an agent here whose memory is switched off; None where there is none."""
+    """The node and the resource of an agent here whose memory is switched off; None if there is none."""
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except (UserError, Unavailable):

@@ -1,4 +1,4 @@
-"""Makes the checks, all at once; one that fails or hangs is a finding of its own and stops no other."""
+"""Runs all checks at once; a check that fails or hangs is a finding and stops no other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ _DECLARING = (
     taint_checks,
     permissions,
 )
-"""The modules with checks; within a section, checks are made and printed in this order."""
+"""The modules with checks; within a section, checks run and are printed in this order."""
 
 PATIENCE = 30.0
 """Seconds for one check."""
@@ -51,9 +51,9 @@ def chosen(patterns: Sequence[str] = ()) -> list[Check]:
 
 
 async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Examined]:
-    """What each check found, in their order, as soon as it is known.
+    """The results of each check, in order, as soon as they are known.
 
-    Where a whole section cannot be looked at, that is said once and its checks are not made.
+    If a whole section cannot be checked, that is reported once, and its checks are skipped.
     """
     absent = _absent(patient)
     unseen: list[str] = []
@@ -84,7 +84,7 @@ async def examine(patient: Patient, checks: Sequence[Check]) -> AsyncIterator[Ex
         yield Examined(
             DoctorSection.USER,
             "needs root",
-            (warn(f"not looked at, or not wholly: {names}", "run this as root"),),
+            (warn(f"not checked, or only in part: {names}", "run this as root"),),
         )
 
 
@@ -125,7 +125,7 @@ async def _make(check: Check, patient: Patient) -> tuple[CheckResult, ...]:
         found.append(_not_permitted(error))
     except ColocateError as error:
         found.append(bad(str(error), "repair that, then run this again"))
-    except Exception as error:  # noqa: BLE001 -- a fault of one check is its finding; the others go on
+    except Exception as error:  # noqa: BLE001 -- a fault of one check is its result; the others go on
         found.append(
             bad(f"the check itself failed: {type(error).__name__}: {error}", "please report this as a bug")
         )

@@ -1,4 +1,4 @@
-"""The extender, asked as kube-scheduler would: by its configuration's address, certificates and patience."""
+"""Asks the extender as kube-scheduler would: with its configuration's address, certificates and timeout."""
 
 import base64
 import ssl
@@ -23,9 +23,9 @@ from colocate.scheduler.server.tokens import tokens
 from colocate.scheduler.settings import SchedulerConfig
 
 _SLOW = 0.5
-"""Of the time that kube-scheduler waits."""
+"""Fraction of kube-scheduler's timeout from which an answer is slow."""
 _POD = {"metadata": {"name": "colocate-doctor", "namespace": "default"}, "spec": {"containers": []}}
-"""Without a uid: whoever only asks leaves no trace."""
+"""A pod without a uid: the extender answers and records nothing."""
 
 
 class _Priority(msgspec.Struct, frozen=True, rename="pascal"):
@@ -34,7 +34,7 @@ class _Priority(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 def presumed(config: SchedulerConfig) -> KubeScheduler:
-    """As `colocate scheduler kube-config` would have it; without an extender where none could be reached."""
+    """The extender that `colocate scheduler kube-config` would configure; none if it would not be reachable."""
     if config.server.address.socket is not None:
         return KubeScheduler(())
     encrypted = config.server.tls.certificate is not None
@@ -49,7 +49,7 @@ def presumed(config: SchedulerConfig) -> KubeScheduler:
 
 
 def _showing(config: SchedulerConfig, url: str) -> str:
-    """With a token in it; as it is where none is asked for, or it cannot be read here."""
+    """The URL with a token; unchanged if none is needed, or it cannot be read here."""
     file = config.server.token_file
     if file is None:
         return url
@@ -60,7 +60,7 @@ def _showing(config: SchedulerConfig, url: str) -> str:
 
 
 def ours(extenders: Iterable[KubeExtender], config: SchedulerConfig) -> list[KubeExtender]:
-    """Those that are asked what Colocate answers, at its port; where none has that, as behind a service, at any."""
+    """The configured extenders with Colocate's verbs, at its port; if none has that port, at any."""
     alike = [
         one
         for one in extenders
@@ -75,7 +75,7 @@ def ours(extenders: Iterable[KubeExtender], config: SchedulerConfig) -> list[Kub
 
 @check(DoctorSection.LOAD, "extender")
 async def extender(patient: Patient) -> AsyncIterator[CheckResult]:
-    """It is reached, and answers in time and in a form that Go decodes."""
+    """The extender answers in time and in a form that Go decodes."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
     kube_scheduler = patient.scheduling.kube_scheduler or presumed(config)
@@ -88,9 +88,9 @@ async def extender(patient: Patient) -> AsyncIterator[CheckResult]:
         return
     if config.server.callers.anyone:
         yield warn(
-            "server.callers.anyone is true: anyone who can reach the extender may ask, and have pods counted "
+            "server.callers.anyone is true: anyone who can reach the extender may ask it, and make it count pods "
             "that do not exist",
-            "leave it out, and put the token into urlPrefix, as 'colocate scheduler kube-config' does",
+            "remove it, and put the token into urlPrefix, as 'colocate scheduler kube-config' does",
         )
     names = ["colocate-doctor"]
     if isinstance(patient.cluster, Client):
@@ -121,7 +121,7 @@ def _of_settings(settings: KubeExtender, least: int) -> Iterator[CheckResult]:
 
 
 def _of_filter(settings: KubeExtender, config: SchedulerConfig) -> Iterator[CheckResult]:
-    """It takes both sides to filter."""
+    """Filtering must be enabled on both sides."""
     where, enabled = without_login(settings.url_prefix), config.load.filter.enabled
     if settings.filter_verb and not enabled:
         yield warn(
@@ -225,7 +225,7 @@ def _port(url: str) -> int | None:
 
 
 def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
-    """What kube-scheduler connects with, or which of its files is in the way here."""
+    """The TLS settings that kube-scheduler connects with, or a finding about a file that cannot be used."""
     files = {"caFile": tls.ca_file, "certFile": tls.cert_file, "keyFile": tls.key_file}
     named = {called: file for called, file in files.items() if file}
     for called, file in named.items():
@@ -245,7 +245,7 @@ def _context(tls: KubeTls, where: str) -> ssl.SSLContext | CheckResult:
         context.verify_mode = ssl.CERT_NONE
     if tls.cert_file:
         try:
-            # With an empty password an encrypted key is an error, not a question.
+            # With an empty password an encrypted key raises an error and does not prompt.
             context.load_cert_chain(tls.cert_file, tls.key_file or None, password="")
         except (ssl.SSLError, OSError) as error:
             called = " and ".join(called for called in named if called != "caFile")

@@ -1,4 +1,4 @@
-"""GPUs: whether they are well, whether one message to a kubelet has room for them, whether records agree on them."""
+"""GPUs: whether they are healthy, whether a kubelet can handle their devices, whether the records agree."""
 
 import asyncio
 import tomllib
@@ -42,31 +42,31 @@ from colocate.model.figures import amount, count
 from colocate.model.gpu import Gpu, GpuInventory, Mebibytes
 
 _SHOWN = 5
-"""Pods that are named; of the rest, how many there are."""
+"""How many pods are named; the rest is counted."""
 BY_ENV = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 BY_MOUNT = "accept-nvidia-visible-devices-as-volume-mounts"
-"""Settings of NVIDIA's container runtime; unset, the first is true and the second false."""
+"""Settings of NVIDIA's container runtime; by default the first is true and the second false."""
 _LONGEST_TOML = 1 << 20
 _ALMOST = 0.8
-"""Of a message to the kubelet, from which on a warning is given."""
+"""Fraction of a message to the kubelet from which on a warning is given."""
 
 
 @check(DoctorSection.MACHINE, "gpus")
 async def gpus(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The GPUs of this machine by its agent or, without one, by the driver; and whether a kubelet can take them."""
+    """The GPUs of this machine, from its agent or else from the driver, and whether a kubelet can handle them."""
     report = await ask_report(patient.control_socket)
     if report is not None:
         for result in _reported(report):
             yield result
         return
     try:
-        # A driver that hangs must not keep the command from ending.
+        # A driver that hangs must not keep the command from ending: hence a daemon thread.
         readings = await asyncio.shield(in_daemon(_survey, "gpu survey"))
     except GpuUnavailable as error:
-        yield absent(f"no agent shares GPUs here, and no driver tells of any: {error}")
+        yield absent(f"no agent shares GPUs here, and no driver reports any: {error}")
         return
     if not readings:
-        yield absent("no agent shares GPUs here, and the driver knows none")
+        yield absent("no agent shares GPUs here, and the driver reports none")
         return
     inventory = GpuInventory(
         tuple(
@@ -74,38 +74,42 @@ async def gpus(patient: Patient) -> AsyncIterator[CheckResult]:
             for each in readings
         )
     )
-    yield good(f"no agent shares them: {count(len(readings), 'GPU')} by the driver")
+    yield good(f"no agent shares them; the driver reports {count(len(readings), 'GPU')}")
     unit = max(smallest_unit(inventory.shared, MESSAGE_LIMIT), bearable_unit(inventory.shared))
     if unit > COLOCATE.unit:
         yield warn(
             f"in units of {amount(COLOCATE.unit << 20)}, {count(len(inventory.shared), 'GPU')} would make more "
-            "devices than a kubelet can bear",
+            "devices than a kubelet can handle",
             f"set the unit of gpus.dialects to {unit}Mi or more, on every node of the cluster",
         )
 
 
 @check(DoctorSection.MACHINE, "gpu runtime")
 async def gpu_runtime(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Whether NVIDIA's container runtime gives GPUs to containers that nobody gave any."""
+    """Whether NVIDIA's container runtime gives GPUs to containers that requested none."""
     file = patient.nvidia_runtime
     if not is_there(file):
-        yield absent(f"{file} is not there: NVIDIA's container runtime is not set up here, or elsewhere")
+        yield absent(
+            f"{file} does not exist: NVIDIA's container runtime is not set up, or its file is elsewhere"
+        )
         return
     try:
         with file.open("rb") as opened:
             text = opened.read(_LONGEST_TOML)
         settings = tomllib.loads(text.decode())
     except (OSError, ValueError, RecursionError) as error:
-        yield warn(f"{file} cannot be read: {error}", "mend it, or install NVIDIA's container toolkit again")
+        yield warn(
+            f"{file} cannot be read: {error}", "correct it, or install NVIDIA's container toolkit again"
+        )
         return
     by_env, by_mount = settings.get(BY_ENV, True), settings.get(BY_MOUNT, False)
     if by_env is not False:
         yield warn(
-            f"a container that asks for no GPU gets those that it, its image or its envFrom names in {VISIBLE}, "
-            "and all of them where CUDA_VERSION is set without it: "
+            f"a container that requests no GPU gets those that its env, its image or its envFrom names in {VISIBLE}, "
+            "or all of them if only CUDA_VERSION is set: "
             f"{file} does not set {BY_ENV} = false",
             'set it, with gpus.injection: cdi for the agent (docs/gpus.md, "What stays open"); '
-            "examples/gpus/own-env-policy.yaml closes the pod's own env alone",
+            "examples/gpus/own-env-policy.yaml covers only the pod's own env",
         )
     else:
         yield good(
@@ -113,7 +117,7 @@ async def gpu_runtime(patient: Patient) -> AsyncIterator[CheckResult]:
         )
     if by_mount is not False:
         yield good(
-            f"{BY_MOUNT} is set: whoever may mount /dev/null of the host gets GPUs; forbid tenants hostPath"
+            f"{BY_MOUNT} is set: a pod that mounts the host's /dev/null gets GPUs; forbid hostPath for tenants"
         )
 
 
@@ -131,34 +135,34 @@ def _reported(report: GpuReport) -> Iterator[CheckResult]:
         full = dialect.message / MESSAGE_LIMIT
         if full > _ALMOST:
             yield warn(
-                f"{told} take {full:.0%} of what a kubelet takes in one message",
+                f"{told} take {full:.0%} of the largest message that a kubelet accepts",
                 f"choose a unit above {dialect.least_unit}Mi for gpus.dialects before more GPUs come",
             )
         else:
-            yield good(f"{told}, {full:.0%} of what a kubelet takes in one message")
+            yield good(f"{told}, {full:.0%} of the largest message that a kubelet accepts")
     cost = report.cost
     told = f"a restart of a kubelet from 1.36 on looks {cost.devices} devices up among up to {cost.held} ids"
     if cost.is_dear:
         yield warn(
             f"{told}: for up to {cost.seconds:.0f} s no pod starts",
-            "choose a coarser unit before such a kubelet comes; 'colocate gpu units' prints what units cost",
+            "choose a coarser unit before you upgrade the kubelet; 'colocate gpu units' prints what units cost",
         )
     else:
         yield good(f"{told}: {_moment(cost)}")
     for gpu in report.gpus:
         name = f"GPU {gpu.uuid}"
         if gpu.mig:
-            yield absent(f"{name} is in MIG mode and left out")
+            yield absent(f"{name} is in MIG mode and not shared")
         elif gpu.index is None:
             pods = ", ".join(share.pod for share in gpu.shares)
-            yield warn(f"{name} is not there any more, and {pods} still has it", f"create {pods} anew")
+            yield warn(f"{name} is gone, and {pods} still has it", f"delete {pods} and create it again")
         elif not gpu.healthy:
             yield warn(
                 f"{name} is unhealthy: {gpu.trouble}", "see 'colocate gpu status' and the kernel's log (NVRM)"
             )
         elif gpu.booked > gpu.memory:
             yield warn(
-                f"{name} has {amount(gpu.memory << 20)}, and {amount(gpu.booked << 20)} are booked",
+                f"{name} has {amount(gpu.memory << 20)}, but {amount(gpu.booked << 20)} are booked",
                 "see 'colocate gpu status', and delete a pod",
             )
         else:
@@ -192,14 +196,16 @@ class _GpuNode(msgspec.Struct, frozen=True):
 
 @check(DoctorSection.CLUSTER, "gpu units")
 async def gpu_units(patient: Patient) -> AsyncIterator[CheckResult]:
-    """On every node: room for its GPUs in one message to its kubelet, and one unit in the whole cluster."""
+    """Every node can send its GPUs in one message to its kubelet, and all nodes use one unit."""
     units: dict[str, dict[Mebibytes, list[str]]] = {}
     nodes = 0
     for node in await patient.client.list(NODES.read_as(_GpuNode)):
         try:
             found = announced(node.metadata.annotations)
         except ValueError as error:
-            yield warn(f"node {node.metadata.name}: {error}", "see that an agent of this release runs there")
+            yield warn(
+                f"node {node.metadata.name}: {error}", "check that an agent of this release runs there"
+            )
             continue
         if found is None:
             continue
@@ -216,7 +222,7 @@ async def gpu_units(patient: Patient) -> AsyncIterator[CheckResult]:
             if full > _ALMOST:
                 yield warn(
                     f"node {node.metadata.name}: {dialect.memory} in units of {amount(unit << 20)} takes {full:.0%} "
-                    "of what its kubelet takes in one message",
+                    "of the largest message that its kubelet accepts",
                     "choose a larger unit for gpus.dialects on every node of the cluster before more GPUs come",
                 )
         cost = device_cost(inventory.shared, served)
@@ -253,7 +259,7 @@ def _capacity(node: _GpuNode, dialect: Dialect) -> int:
 
 
 def _unit(inventory: GpuInventory, devices: int) -> Mebibytes | None:
-    """The unit in which these GPUs make so many devices, the roundest of several; None where there is none such."""
+    """The unit in which these GPUs make that many devices, the roundest of several; None if there is none."""
     memory = [gpu.memory for gpu in inventory.shared]
     if devices <= 0 or devices > sum(memory):
         return None
@@ -272,7 +278,7 @@ def _some(names: Sequence[str]) -> str:
 
 @check(DoctorSection.CLUSTER, "gpu requests")
 async def gpu_requests(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Pods that wait for a node ask for GPUs in a way that some node can serve."""
+    """Pending pods request GPUs in a way that some node can serve."""
     units = await _units(patient)
     dialects = [
         msgspec.structs.replace(each, unit=units.get(each.memory, each.unit)) for each in DIALECTS.values()
@@ -285,9 +291,9 @@ async def gpu_requests(patient: Patient) -> AsyncIterator[CheckResult]:
             asks = asks_of(pod, dialect)
             asking += bool(asks)
             if asks.problem:
-                wrong.append((f"{pod.key} waits: {asks.problem}", "correct the pod, and create it anew"))
+                wrong.append((f"{pod.key} waits: {asks.problem}", "correct the pod, and create it again"))
             elif asks and (cost := counted_in_limits(pod, dialect)):
-                wrong.append((f"{pod.key} waits: {cost}", "correct the pod, and create it anew"))
+                wrong.append((f"{pod.key} waits: {cost}", "correct the pod, and create it again"))
     for sentence, remedy in wrong[:_SHOWN]:
         yield warn(visible(sentence), remedy)
     if len(wrong) > _SHOWN:
@@ -297,7 +303,7 @@ async def gpu_requests(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 async def _units(patient: Patient) -> Mapping[str, Mebibytes]:
-    """The unit of each resource, as the first node says that tells of it."""
+    """The unit of each resource, from the first node that announces it."""
     units: dict[str, Mebibytes] = {}
     for node in await patient.client.list(NODES.read_as(_GpuNode)):
         try:
@@ -311,7 +317,7 @@ async def _units(patient: Patient) -> Mapping[str, Mebibytes]:
 
 @check(DoctorSection.CLUSTER, "gpu records")
 async def gpu_records(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Annotations, checkpoint, podresources and driver agree on who has which GPU; nobody helps himself to one."""
+    """Annotations, checkpoint, podresources and driver agree on which pod has which GPU; no pod overrides its own."""
     path = patient.paths.checkpoint
     if not path.exists():
         yield absent("there is no checkpoint to compare")
@@ -322,12 +328,12 @@ async def gpu_records(patient: Patient) -> AsyncIterator[CheckResult]:
     except Unavailable:
         listing = None
     report = await ask_report(patient.control_socket)
-    # The agent knows which node this is; the machine's own name may be another than the cluster has for it.
+    # The agent knows its node; the cluster may have another name for it than this machine.
     node = report.node if report is not None else patient.node
     try:
         findings = await gpu_findings(patient.client, node, reading, listing, report)
     except NotFound:
-        yield absent(f"the cluster has no node {node}; NODE_NAME says which of its nodes this machine is")
+        yield absent(f"the cluster has no node {node}; set NODE_NAME to the node of this machine")
         return
     except ColocateError as error:
         yield warn(f"the API's pods could not be compared: {error}", "repair that, then run this again")

@@ -1,4 +1,4 @@
-"""Where records of a node do not agree on GPUs, asked from outside of the agent: by `checkpoint diff`, the doctor."""
+"""Differences between a node's records about GPUs, found outside the agent: for `checkpoint diff` and the doctor."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ from colocate.model.records import ListedPod
 from colocate.wire import control_socket as control
 
 _SETTINGS = GpuSettings(dialects=tuple(DIALECTS.values()))
-"""Every dialect: which of them the node's agent serves is not known here."""
+"""Every dialect, because it is not known here which of them the node's agent serves."""
 _MARKED = (
     "'colocate gpu status' shows which GPUs are unhealthy; the agent also marks what pods have in another dialect or "
     "of a second GPU"
@@ -46,7 +46,7 @@ class _AnnouncingNode(msgspec.Struct, frozen=True):
 
 
 async def ask_report(socket: Path) -> GpuReport | None:
-    """What the agent of this machine says of its GPUs; None where there is none, or it shares none."""
+    """What the agent of this machine reports about its GPUs; None without an agent, or if it shares none."""
     try:
         return await control.ask(socket, GPU_REPORT, AskGpuReport())
     except (UserError, Unavailable):
@@ -56,7 +56,7 @@ async def ask_report(socket: Path) -> GpuReport | None:
 async def gpu_findings(
     client: Client, node: str, reading: Reading, listing: Sequence[ListedPod] | None, report: GpuReport | None
 ) -> list[Finding]:
-    """Asked of the API; nothing where no container holds GPU memory and no pod helps itself to GPUs."""
+    """Differences between records about GPUs, compared with the API's pods."""
     holdings = gpu_holdings(reading)
     pods = {pod.uid: pod for pod in await client.list(PODS.read_as(GpuPod), unfinished_on(node))}
     inventory = _reported(report) if report is not None else await _announced(client, node)
@@ -76,9 +76,9 @@ async def gpu_findings(
 
 
 def without_intended(findings: Iterable[Finding], registered: Container[str]) -> list[Finding]:
-    """Without what a GPU agent does on purpose: counts that no plugin registers, slices that it marks by the book.
+    """The findings without what a GPU agent does on purpose: counts that no plugin registers, slices that it marks.
 
-    `registered` are the resources of plugins. Nobody is told to remove what the agent would write again.
+    `registered` are the resources of plugins. Removing such a count would not help: the agent writes it again.
     """
     dialects = [dialect for dialect in DIALECTS.values() if dialect.memory in registered]
     counts = {name for dialect in dialects for name in (dialect.count, dialect.cores)}
@@ -93,7 +93,7 @@ def without_intended(findings: Iterable[Finding], registered: Container[str]) ->
 
 
 def gpu_holdings(reading: Reading) -> tuple[GpuHolding, ...]:
-    """What the checkpoint says that containers hold of GPU memory."""
+    """The GPU memory that containers hold, from the checkpoint."""
     entries = zip(reading.checkpoint.entries or (), reading.injected, strict=True)
     return tuple(
         GpuHolding(

@@ -1,4 +1,4 @@
-"""The kubelet of this node: its folders, its sockets, its answers."""
+"""The kubelet of this node: its folders, sockets and answers."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ from colocate.wire import methods
 from colocate.wire.rpc import MAX_SOCKET_PATH, Method, call, connect, is_served
 
 _ANSWER = 5.0
-"""Seconds for one call. The kubelet gives a plugin 10 for its first one, and none may stall it as long."""
+"""Seconds for one call. The kubelet gives a plugin 10 s for its first call, and a plugin may block it that long."""
 _API = "v1beta1"
 _NO_SUCH_API = "colocate-doctor"
 _LONGEST_NAME = "x" * 60
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 @check(DoctorSection.KUBELET, "folders")
 async def folders(patient: Patient) -> AsyncIterator[CheckResult]:
-    """They are there, and a plugin may make its socket in them."""
+    """The folders exist, and a plugin can make its socket in them."""
     paths = patient.paths
     for folder, without in (
         (paths.device_plugins, "device plugins cannot register"),
@@ -68,9 +68,10 @@ def _faults_of(folder: Path, without: str) -> Iterator[CheckResult]:
 
 @check(DoctorSection.KUBELET, "registration")
 async def registration(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The kubelet answers plugins, and knows the API that they speak.
+    """The kubelet answers plugins and knows their API version.
 
-    Asked with a version that no kubelet knows: it refuses, names those that it knows, and changes nothing.
+    The check registers with a version that no kubelet knows: the kubelet refuses, names its versions, and changes
+    nothing.
     """
     socket = patient.paths.kubelet_socket
     if fault := _why_silent(socket):
@@ -94,7 +95,7 @@ async def registration(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.KUBELET, "device plugins")
 async def plugins(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Every socket in the device-plugins folder has a plugin behind it that answers in time."""
+    """Every socket in the device-plugins folder has a plugin that answers in time."""
     folder = patient.paths.device_plugins
     try:
         found = sorted(path for path in folder.iterdir() if path.is_socket() and path.name != "kubelet.sock")
@@ -131,7 +132,7 @@ async def plugins(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.KUBELET, "podresources")
 async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
-    """The kubelet says who holds which device, which agents ask before they drop one."""
+    """podresources says which pods hold which devices; agents ask it before they drop a device."""
     socket = patient.paths.pod_resources_socket
     effect = "Colocate then reads holders of devices from the checkpoint, which may still list ended pods"
     remedy = f"mount {socket.parent} into the agent's pod; kubelets from 1.13 on serve it"
@@ -149,7 +150,7 @@ async def podresources(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.MACHINE, "agent")
 async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
-    """An agent that says it runs here does."""
+    """If there is a control socket, an agent listens on it."""
     socket = patient.control_socket
     if not is_there(socket):
         yield absent(f"no agent runs here ({socket} does not exist)")
@@ -165,7 +166,7 @@ async def agent(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 def _why_silent(socket: Path) -> str:
-    """Why nobody can answer there; empty where somebody may. PermissionError where this user cannot tell."""
+    """Why nothing answers on a socket; empty if something may. PermissionError if this user cannot tell."""
     if not socket.is_socket():
         return f"{socket} is {'no socket' if socket.exists() else 'not there'}"
     if not os.access(socket, os.R_OK | os.W_OK):
@@ -176,7 +177,7 @@ def _why_silent(socket: Path) -> str:
 async def _ask(
     clock: Clock, socket: Path, method: Method[T, Any], request: T
 ) -> tuple[grpc.StatusCode | None, str]:
-    """The status of an answer, None where the call succeeded, and its words."""
+    """The status of an answer, None if the call succeeded, and its message."""
     try:
         async with deadline(clock, _ANSWER), connect(socket) as channel:
             await call(channel, method, request)

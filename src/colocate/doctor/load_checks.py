@@ -1,4 +1,4 @@
-"""Scheduling by real load: whether samples come, are fresh and join; each finding with the rule or label to add."""
+"""Samples for scheduling by load: whether they come, are fresh and join; with the rule or label to add."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -27,7 +27,7 @@ _CLOCKS_APART = 30.0
 
 @check(DoctorSection.LOAD, "samples")
 async def samples(patient: Patient) -> AsyncIterator[CheckResult]:
-    """One round of questions, as the scheduler asks them, and what came of it."""
+    """The results of one round of queries, as the scheduler makes them."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
     usage = config.usage
@@ -72,13 +72,13 @@ async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[Know
 
 
 def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[CheckResult]:
-    """What the policies would judge by, and nobody asks for."""
+    """Statistics that the policies use and the configuration does not query."""
     usage = config.usage
     there = windows(usage, config.load) if usage.prometheus.url else ()
     missing = [need.window for need in needs(config.load) if not need.met(there)]
     if missing and Act.EXTENDER in config.act:
         yield warn(
-            f"{' and '.join(one.statistic for one in missing)} are not asked for, so peaks are plain averages",
+            f"{' and '.join(one.statistic for one in missing)} are not queried, so peaks are plain averages",
             remedies.of_windows(missing) if usage.prometheus.url else "add usage.prometheus.url",
         )
 
@@ -86,7 +86,7 @@ def _of_windows(config: SchedulerConfig, remedies: QueryRemedies) -> Iterator[Ch
 def _of_addresses_and_clocks(taken: UsageSnapshot, remedies: LabelRemedies) -> Iterator[CheckResult]:
     if taken.ambiguous:
         yield warn(
-            f"{named(taken.ambiguous)}: several nodes have this address, so nothing joins by it",
+            f"{named(taken.ambiguous)}: several nodes have this address, so no series joins by it",
             remedies.relabelling(),
         )
     if taken.clock_offset is not None and abs(taken.clock_offset) > _CLOCKS_APART:

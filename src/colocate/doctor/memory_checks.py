@@ -1,5 +1,5 @@
-"""Whether this machine's memory can be sold: control groups, capabilities, swap, far nodes, reserves, the ladder, and
-in which namespaces its agent may evict."""
+"""Whether this machine can offer memory: control groups, capabilities, swap, far nodes, reserves, the ladder, and
+where its agent may evict."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def _look() -> MemoryCapabilities:
 
 @check(DoctorSection.MACHINE, "memory")
 async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
-    """What selling memory builds upon: where pods are, whether they can be limited, what the kernel measures."""
+    """What offering memory needs: where pods are, whether they can be limited, what the kernel measures."""
     found = await asyncio.to_thread(_look)
     for what, capability, remedy in (
         (
@@ -63,7 +63,7 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
         ("far nodes", found.far_nodes),
         ("far by move_pages", found.migration),
     ):
-        # Not having these is no fault: there are fewer rungs then, or a less careful reclaim.
+        # Without these there are fewer rungs, or a less careful reclaim: no fault.
         yield (
             good(f"{what}: {capability.found}") if capability.here else absent(f"{what}: {capability.found}")
         )
@@ -72,7 +72,7 @@ async def memory(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 def _demotion(controls: MemoryControls, node: NodeMemory) -> CheckResult:
-    """Whether the kernel's own way to far memory is here, or what it lacks."""
+    """Whether the kernel's demotion to far memory is available, or what it lacks."""
     allowed = MemorySettings(demotion=True)
     far = far_ids(node, allowed.far_nodes)
     if missing := "there is no far NUMA node" if not far else why_no_demotion(controls, far, allowed):
@@ -86,7 +86,7 @@ def _demotion(controls: MemoryControls, node: NodeMemory) -> CheckResult:
 
 @check(DoctorSection.MACHINE, "memory ladder")
 async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
-    """Which rungs there are here, and why not the others."""
+    """Which rungs this machine has, and why it lacks the others."""
     found = await asyncio.to_thread(_look)
     node = await asyncio.to_thread(read_node_memory)
     settings = MemorySettings()
@@ -103,14 +103,14 @@ async def ladder(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.MACHINE, "memory evictions")
 async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
-    """In which namespaces the agent that runs here may evict: it asks the API server as itself, not as this user."""
+    """In which namespaces the agent here may evict: it asks the API server with its own identity."""
     if not is_there(patient.control_socket):
         yield absent(f"no agent runs here ({patient.control_socket} does not exist)")
         return
     try:
         report = await control.ask(patient.control_socket, REPORT, AskReport())
     except UserError as error:
-        yield absent(f"no agent answers where it may evict: {error}")
+        yield absent(f"no agent says where it may evict: {error}")
         return
     for namespace in report.without_eviction:
         yield warn(
@@ -123,7 +123,7 @@ async def evictions(patient: Patient) -> AsyncIterator[CheckResult]:
 
 @check(DoctorSection.CLUSTER, "memory reserves")
 async def kubelet_reserves(patient: Patient) -> AsyncIterator[CheckResult]:
-    """What the kubelet keeps from pods, which is never sold: by its configuration, or by the node's allocatable."""
+    """What the kubelet keeps from pods and the agent never offers, by its configuration or the node's allocatable."""
     try:
         node = await patient.client.get(NODES.read_as(ApiNode), patient.node)
     except NotFound:

@@ -1,4 +1,4 @@
-"""Nodes without a sample, with half of one, or with an old one; each with where to look. Pure."""
+"""Nodes without a sample, with an incomplete or an old one; each with a remedy. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -15,12 +15,12 @@ _COLLECTORS = {Measured.CPU: "--collector.cpu", Measured.MEMORY: "--collector.me
 
 
 class NodeSamples:
-    """What one round of questions has told of the nodes."""
+    """What one round of queries said about the nodes."""
 
     def __init__(self, taken: UsageSnapshot, nodes: Iterable[str], own: Iterable[str] = ()) -> None:
         self._taken = taken
         self._own = frozenset(own)
-        """The queries that are the user's own."""
+        """The names of queries that the user wrote."""
         self._without = sorted(name for name in nodes if name not in taken.nodes)
         self._lacking = {
             measured: sorted(name for name, load in taken.nodes.items() if getattr(load, measured) is None)
@@ -30,7 +30,7 @@ class NodeSamples:
 
     @property
     def incomplete(self) -> frozenset[str]:
-        """Nodes that lack the use of CPU, of memory, or of both."""
+        """Nodes without a value for CPU, for memory, or for both."""
         return frozenset(self._without).union(*self._lacking.values())
 
     @property
@@ -44,7 +44,7 @@ class NodeSamples:
             for name, load in self._taken.nodes.items()
             if stale_after and load.time is not None and self._taken.taken - load.time >= stale_after
         )
-        # Where no node has one, what is wrong with the queries has been said.
+        # If no node has a sample, the findings about the queries say why.
         if self._without and self._taken.nodes:
             yield warn(
                 f"{named(self._without)}: no sample; such nodes count as the median of the others",
@@ -82,6 +82,6 @@ class NodeSamples:
 
 
 def named(names: Sequence[str]) -> str:
-    """Some of them, and how many more."""
+    """Some of the names, and how many more."""
     more = f" and {len(names) - _SOME} more" if len(names) > _SOME else ""
     return ", ".join(names[:_SOME]) + more

@@ -1,4 +1,4 @@
-"""What this identity may do, by what of this project needs it."""
+"""What this identity may do, for each part of the project that needs rights."""
 
 from collections.abc import AsyncIterator, Iterable, Iterator
 
@@ -14,21 +14,21 @@ from colocate.scheduler.sections import Lease
 
 
 class Use(msgspec.Struct, frozen=True):
-    """What of this project asks the API for something, and for what."""
+    """A part of the project, and the rights that it needs."""
 
     what: str
     needs: tuple[Permission, ...]
 
 
 _FOLLOWED = tuple(Permission(verb, resource) for resource in ("nodes", "pods") for verb in ("list", "watch"))
-"""For whoever keeps a copy of the cluster."""
+"""Rights of parts that keep a copy of the cluster."""
 
 _TOLD = (Permission("create", "events"), Permission("patch", "events"))
-"""For whoever tells what was done to pods."""
+"""Rights of parts that write events about pods."""
 
 
 def uses(lease: Lease) -> tuple[Use, ...]:
-    """All that ask the API for anything; one of them takes this lease."""
+    """Every part that uses the API; the taints writer takes this lease."""
     leases = {"resource": "leases", "group": "coordination.k8s.io", "namespace": lease.namespace}
     return (
         Use(
@@ -48,13 +48,13 @@ def uses(lease: Lease) -> tuple[Use, ...]:
             ),
         ),
         Use(
-            "the agent that sells memory",
-            # Evictions are a right by namespace: `memory evictions` says of which.
+            "the agent that offers memory",
+            # Evictions are allowed by namespace: the check `memory evictions` lists them.
             (*_FOLLOWED, *_TOLD),
         ),
         Use(
             "the agent that shares GPUs",
-            # To write annotations of pods is a right of its own, without which it works.
+            # Writing annotations of pods is a separate right; the agent works without it.
             (*_FOLLOWED, Permission("get", "nodes"), Permission("patch", "nodes", "status"), *_TOLD),
         ),
     )
@@ -79,7 +79,7 @@ _WHO = Resource(
 
 @check(DoctorSection.CLUSTER, "permissions")
 async def permissions(patient: Patient) -> AsyncIterator[CheckResult]:
-    """What each part of this project asks for, and who is refused it."""
+    """Ask the API server for every right of every part, and report what is refused."""
     client = patient.client
     who = await _who(client)
     lease = patient.scheduling.config.taints.lease if patient.scheduling else Lease()
@@ -106,7 +106,7 @@ async def permissions(patient: Patient) -> AsyncIterator[CheckResult]:
 
 
 def _roles(refused: Iterable[Permission]) -> Iterator[str]:
-    """The commands that make roles of them."""
+    """The commands that create roles with these rights."""
     verbs: dict[tuple[str, str], list[str]] = {}
     for each in refused:
         verbs.setdefault((each.namespace, each.named), []).append(each.verb)
@@ -119,5 +119,5 @@ async def _who(client: Client) -> str:
     try:
         answer = await client.create(_WHO, {"apiVersion": _WHO.api_version, "kind": _WHO.kind})
     except ClusterError:
-        return "this identity"  # The API server learned to answer that in 1.28.
+        return "this identity"  # API servers before 1.28 do not say who asks.
     return answer.status.userInfo.username or "this identity"

@@ -1,4 +1,4 @@
-"""What to write so that a query answers, and in percent: a rule, a scrape, or a query of one's own. Pure."""
+"""What to write so that a query answers, in percent: a rule, a scrape, or another query. Pure."""
 
 import json
 import re
@@ -12,11 +12,11 @@ from colocate.doctor.strangers import LabelRemedies
 from colocate.scheduler.sections import UsageSection, WindowSection
 
 _SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*({[^{}]*})?")
-"""A query that is nothing but a series, which has a time of its own."""
+"""A query that is only the name of a series, so that its timestamps can be queried."""
 
 
 class QueryRemedies:
-    """By what is asked."""
+    """Remedies for queries without usable series."""
 
     def __init__(self, usage: UsageSection, signals: Iterable[Signal], labels: LabelRemedies) -> None:
         self._usage = usage
@@ -24,7 +24,7 @@ class QueryRemedies:
         self._labels = labels
 
     def of_none(self, name: str) -> str:
-        """What brings the series of a signal about."""
+        """How to get series for a signal that has none."""
         if name == METRICS_API:
             return MEASURED_BY_THE_API
         if name in self._usage.queries:
@@ -56,19 +56,19 @@ class QueryRemedies:
                 )
 
     def of_some(self, health: SignalHealth) -> str:
-        """What brings the series of those nodes about that have none."""
+        """How to get series for the nodes that have none."""
         if health.name == TIME and self.by_the_way:
             return self._time()
         return f"find out why {health.query} answers for other nodes but not for these"
 
     def of_ratios(self, health: SignalHealth) -> str:
-        """What makes percents of them."""
+        """How to turn ratios into percent."""
         if health.name in self._usage.queries:
             return f"ask in usage.queries.{health.name} for 100 * ({health.query})"
         return f"let the recording rule multiply by 100, as this one does: {self._labels.rule(health.name)}"
 
     def of_windows(self, missing: Iterable[WindowSection]) -> str:
-        """What asks for statistics over windows."""
+        """How to query statistics over windows."""
         missing = list(missing)
         said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)
         own = self._own(
@@ -78,7 +78,7 @@ class QueryRemedies:
 
     @property
     def by_the_way(self) -> bool:
-        """Whether the preset's query for times is of a series that nobody needs otherwise."""
+        """Whether the preset's query for times uses a series that no other query needs."""
         return Measured.MEMORY in self._usage.queries and TIME not in self._usage.queries
 
     def _time(self) -> str:
@@ -90,7 +90,7 @@ class QueryRemedies:
         return f'write usage.queries.time: {how}; or "" to leave it at that'
 
     def _own(self, signals: Iterable[Signal]) -> str:
-        """Queries for statistics of what is asked in the user's own words: the preset would ask for other series."""
+        """Queries for statistics of the user's own queries: the preset's would use other series."""
         queries = self._usage.queries
         asked = {
             str(signal): over_time(signal, queries[signal.measured])

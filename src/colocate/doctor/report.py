@@ -1,4 +1,4 @@
-"""What a check says: data that is printed, written as JSON, or asserted in a test."""
+"""The result of a check: data that is printed, written as JSON, or asserted in a test."""
 
 import enum
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class CheckVerdict(enum.IntEnum):
-    """How bad it is; the worst of all, and at least GOOD, is the exit code."""
+    """How bad a result is; the exit code is the worst of all, and at least GOOD."""
 
     ABSENT = -1
-    """Not available here; which is no fault."""
+    """Not available here, which is no fault."""
     GOOD = 0
     WARN = 1
-    """Works, but somebody should look; or could not be looked at from here."""
+    """Works, but have a look; or it could not be checked from here."""
     BAD = 2
     """Does not work."""
 
@@ -27,19 +27,19 @@ class CheckVerdict(enum.IntEnum):
 
 
 class CheckResult(msgspec.Struct, frozen=True):
-    """One thing that was looked at."""
+    """One result of a check."""
 
     verdict: CheckVerdict
     reason: str
     """What was found, in a sentence."""
     remedy: str = ""
-    """What to do about it; never empty of WARN and BAD."""
+    """What to do about it; never empty for WARN and BAD."""
     needs_root: bool = False
-    """It could not be looked at by this user; that is told once for all checks."""
+    """Only root can check this; reported once for all checks."""
 
 
 class Examined(msgspec.Struct, frozen=True):
-    """All that one check found."""
+    """All results of one check."""
 
     section: str
     check: str
@@ -59,7 +59,7 @@ def absent(reason: str) -> CheckResult:
 
 
 def no_right(what: str = "") -> CheckResult:
-    """This user cannot look; root could."""
+    """A check that only root can make."""
     return CheckResult(CheckVerdict.WARN, what or "this needs root", "run this as root", needs_root=True)
 
 

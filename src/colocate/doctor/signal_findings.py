@@ -1,4 +1,4 @@
-"""What came of each query: no answer, no series, series of no node, values that cannot be; with remedies. Pure."""
+"""Findings about each query: no answer, no series, unknown nodes, impossible values; with remedies. Pure."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -17,16 +17,16 @@ from colocate.scheduler.sections import UsageSection
 
 
 class _Said(msgspec.Struct, frozen=True):
-    """What is found of one signal."""
+    """A finding about one signal."""
 
     signal: str
     result: CheckResult
     cause: str = ""
-    """What may have the same effect on others; without it, they share what is word by word the same."""
+    """The common cause of findings about several signals; if empty, equal findings are merged."""
 
 
 def told_once(found: Iterable[_Said]) -> Iterator[CheckResult]:
-    """What several signals share is told of all of them, with the remedy of the first."""
+    """Merge findings with the same cause: all signals are named, with the remedy of the first."""
     alike: dict[object, list[_Said]] = {}
     for said in found:
         alike.setdefault(said.cause or said.result, []).append(said)
@@ -36,7 +36,7 @@ def told_once(found: Iterable[_Said]) -> Iterator[CheckResult]:
 
 
 class SignalFindings:
-    """By all that one round of questions has seen."""
+    """Builds findings from one round of queries."""
 
     def __init__(
         self, usage: UsageSection, sampled: NodeSamples, strangers: LabelRemedies, queries: QueryRemedies
@@ -64,7 +64,7 @@ class SignalFindings:
             told = f"{found}: samples count from the time of the answer, even for a node that is no longer scraped"
             return _Said(TIME, warn(told, remedy))
         if health.name.startswith("pod.") and self._usage.pods is None:
-            # Nobody has asked for them by name: nodes are judged without, and not as well.
+            # Optional queries: without them pods are judged less exactly.
             without = f"{found}, so new pods are judged by what they request"
             return _Said(health.name, warn(without, remedy), remedy)
         return _Said(health.name, bad(found, remedy), remedy)
@@ -91,7 +91,7 @@ class SignalFindings:
             )
         for said in health.warnings:
             yield warn(f"Prometheus says: {said}", f"look at {health.query}")
-        # Of the other nodes it is said that they lack a sample.
+        # Nodes without any sample have a finding of their own.
         lacking = sorted(set(health.missing) - self._sampled.incomplete)
         if counts.joined and lacking and name != METRICS_API:
             yield warn(f"{named(lacking)} have no value, but other nodes have", self._queries.of_some(health))
@@ -106,7 +106,7 @@ class SignalFindings:
             yield good(f"every node has a value ({counts.joined}){self._hint(name)}")
 
     def _hint(self, name: str) -> str:
-        """What to think of CPU that is hardly used, where its unit is a matter of others: it may well be so."""
+        """A hint about CPU use near zero, if its unit cannot be told: it may be correct."""
         recorded = self._usage.preset is Preset.SEED or name in self._usage.queries
         if name != Measured.CPU or not recorded or not self._sampled.cpu_below_one:
             return ""

@@ -1,4 +1,4 @@
-"""Series of no node here: the setting, the rule or the relabelling by which they would be of one. Pure."""
+"""Series that belong to no node here: the setting, rule or relabelling that would join them. Pure."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,29 +14,29 @@ from colocate.scheduler.sections import UsageSection
 Labels = Mapping[str, str]
 
 _FIRST_PART = "([^.:]+).*"
-"""The part of a host's name before its domain and its port, as Prometheus reads it: from end to end."""
+"""A regular expression of Prometheus (anchored): a host name without domain and port."""
 
 
 class Respelling(msgspec.Struct, frozen=True):
-    """How a label says a node's name: with a domain that the name lacks, or without one that it has."""
+    """A label that spells a node's name with another domain, or without its domain."""
 
     label: str
     domain: str = ""
-    """What comes after the first part."""
+    """What to append to the first part."""
 
     @property
     def promql(self) -> str:
         return f'"node", "$1{self.domain}", "{self.label}", "{_FIRST_PART}"'
 
     def rule(self, *, operator: bool) -> str:
-        """As Prometheus is told, or prometheus-operator."""
+        """The relabelling for Prometheus, or for prometheus-operator."""
         source, target = ("sourceLabels", "targetLabel") if operator else ("source_labels", "target_label")
         rule: dict[str, object] = {source: [self.label], "regex": _FIRST_PART, target: "node"}
         return json.dumps(rule | ({"replacement": f"$1{self.domain}"} if self.domain else {}))
 
 
 class LabelRemedies:
-    """By all that one round of questions has seen."""
+    """Builds remedies from one round of queries."""
 
     def __init__(self, usage: UsageSection, nodes: Directory, told: Iterable[SignalHealth]) -> None:
         self._usage = usage
@@ -51,7 +51,7 @@ class LabelRemedies:
                 self._with_domain.setdefault(first, []).append(name)
 
     def of(self, health: SignalHealth) -> str:
-        """What to do about the series of a signal that are of no node here."""
+        """What to do about series of a signal that belong to no node here."""
         name, series = health.name, health.strangers
         if name == METRICS_API:
             return "look again in a minute: metrics-server forgets deleted nodes"
@@ -77,7 +77,8 @@ class LabelRemedies:
         if self._is_own(name):
             return self._own_query(health, respelling)
         if self._usage.preset is Preset.NODE_EXPORTER and (label := self._saying(self._seen)):
-            # Some queries of this preset keep the labels of usage.labels alone: others show what there is.
+            # Some queries of this preset keep only the labels of usage.labels; the other queries show which labels
+            # exist.
             return self._heeding((*self._usage.labels, label))
         if self._usage.preset is Preset.SEED and not respelling and not self._kept(series):
             labels = " or ".join(self._usage.labels)
@@ -85,7 +86,7 @@ class LabelRemedies:
         return self.relabelling(respelling or self._respelling(self._seen), series)
 
     def of_collision(self, health: SignalHealth, collision: SeriesCollision) -> str:
-        """What leaves out the stranger of two series that claim one node."""
+        """What leaves out the foreign one of two series for one node."""
         matcher = collision.matcher
         if self._is_own(health.name):
             return f"leave out the one that is not yours, by {matcher} in usage.queries.{health.name}"
@@ -95,7 +96,7 @@ class LabelRemedies:
         return f"write usage.matchers: {json.dumps(both)} if {matcher} is your own exporter"
 
     def relabelling(self, respelling: Respelling | None = None, series: Sequence[Labels] = ()) -> str:
-        """What gives series the label node, by what they say or by where they were scraped."""
+        """How to give series the label node, from their labels or from their scrape."""
         operator = self._usage.preset is Preset.KUBE_PROMETHEUS_STACK
         if respelling:
             what = respelling.rule(operator=operator)
@@ -110,14 +111,14 @@ class LabelRemedies:
         return said if "node" in self._usage.labels else f"{said}, and {self._heeding(self._labels)}"
 
     def rule(self, signal: str) -> str:
-        """The recording rule of the seed that makes a signal."""
+        """The recording rule of the preset `seed` for a signal."""
         made = yaml.safe_load(rules(Preset.SEED, labels=self._usage.labels))["groups"][0]["rules"]
         wanted = "node_cpu_usage_avg_5m" if signal.startswith("cpu") else "node_mem_usage_avg_5m"
         return json.dumps(next(rule for rule in made if rule["record"] == wanted))
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        """Those that are looked at, and node, by which series are told to join here."""
+        """The labels that are read, and `node`, which the remedies add."""
         labels = self._usage.labels
         return labels if "node" in labels else ("node", *labels)
 
@@ -138,16 +139,16 @@ class LabelRemedies:
         return signal in self._usage.queries
 
     def _kept(self, series: Iterable[Labels]) -> bool:
-        """Whether there is any of the labels that are looked at."""
+        """Whether a series has any of the labels that are read."""
         return any(label in labels for labels in series for label in self._usage.labels)
 
     def _naming(self, series: Sequence[Labels]) -> str:
-        """A label that names the node of each series, as it does of those that join; an instance is an address."""
+        """A label that names the node of each series, as in series that join; `instance` is an address."""
         names = (label for label in self._usage.labels if label != "instance")
         return next((label for label in names if series and all(one.get(label) for one in series)), "")
 
     def _saying(self, series: Iterable[Labels]) -> str | None:
-        """The label that says nodes and is not looked at; of several, the one that says the most."""
+        """The label that names nodes and is not read; of several, the one that names the most."""
         said: dict[str, set[str]] = {}
         for labels in series:
             for label, text in labels.items():

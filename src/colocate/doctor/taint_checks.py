@@ -1,4 +1,4 @@
-"""Heat as taints: whether somebody still writes those that nodes have."""
+"""Heat taints: whether a process still writes those that nodes have."""
 
 from collections.abc import AsyncIterator
 
@@ -15,7 +15,7 @@ from colocate.scheduler.settings import Act
 
 @check(DoctorSection.LOAD, "taints")
 async def taints(patient: Patient) -> AsyncIterator[CheckResult]:
-    """A scheduler that was killed leaves its taints behind, and pods go on avoiding nodes that are hot no more."""
+    """A killed scheduler leaves its taints behind, and pods keep avoiding nodes that are no longer hot."""
     assert patient.scheduling is not None
     config = patient.scheduling.config
     if not isinstance(patient.cluster, Client):

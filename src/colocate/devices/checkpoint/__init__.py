@@ -1,1 +1,1 @@
-"""Checkpoints in the hands of an operator: the file, the records to hold it against, the mended file."""
+"""Commands about checkpoints: read the file, compare it with other records, repair it."""

@@ -1,8 +1,8 @@
-"""A checkpoint file: read whole, and replaced so that at every moment it is the old one or the new one.
+"""Reads a checkpoint file, and replaces it atomically.
 
-The old one stays as a backup, in a folder beside it: many kubelets delete, when they start, every file in the
-device-plugins folder that is not the checkpoint, and no folder. The backup is the old file itself under a
-second name, so making one writes no data and cannot half succeed.
+The old file stays as a backup in a folder beside it: when many kubelets start, they delete every other file in the
+device-plugins folder, but no folder. The backup is a hard link to the old file, so making it writes no data and
+cannot fail halfway.
 """
 
 import contextlib
@@ -21,19 +21,19 @@ from colocate.errors import UserError, system_reason
 from colocate.host.files import sync_folder, write_atomically
 
 LIMIT = 256 << 20
-"""Bytes; a million devices make about half of it."""
+"""Largest file in bytes; a million devices need about half of it."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """A file as it was when it was read."""
 
     path: Path
-    """The file itself, where the user named a link to it."""
+    """The file itself, if the user named a link to it."""
     content: bytes
     status: os.stat_result
 
     def check_unchanged(self) -> None:
-        """A UserError where the file is another one by now, or has other content."""
+        """Raise a UserError if the file was replaced or has other content now."""
         now = read(self.path)
         if not os.path.samestat(now.status, self.status) or now.content != self.content:
             raise UserError(
@@ -43,10 +43,10 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def read(path: Path) -> Snapshot:
-    """The file's content, of a kind and size that can be a checkpoint; else a UserError in one sentence."""
+    """Read the file; UserError if its kind or size cannot be that of a checkpoint."""
     try:
         path = path.resolve(strict=True)
-        # Not waiting for a writer, where it is a FIFO.
+        # Do not wait for a writer if it is a FIFO.
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             return Snapshot(path, *_content(handle, path))
@@ -92,10 +92,10 @@ def _check_size(size: int, name: str) -> None:
 
 
 def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
-    """Put `content` in the place of the file that was read; returns the backup's path.
+    """Replace the file that was read by `content`, with the same mode and owner; returns the backup's path.
 
-    Same mode, same owner. Whatever fails, the file is the old one or the new one; where it is still the old
-    one, no backup and no temporary file is left.
+    If something fails, the file is the old one or the new one. If it is the old one, no backup and no temporary file
+    is left.
     """
     folder = old.path.with_name(f"{old.path.name}.backups")
     moment = datetime.datetime.fromtimestamp(clock.time(), datetime.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
@@ -126,7 +126,7 @@ def replace(old: Snapshot, content: bytes, clock: Clock) -> Path:
 
 
 def _second_name(file: Path, folder: Path, moment: str) -> Path:
-    """Give the file a second name that nothing has; a backup is never overwritten."""
+    """Link the file under an unused name; a backup is never overwritten."""
     for number in itertools.count(1):
         backup = folder / (moment if number == 1 else f"{moment}-{number}")
         reached("backup.make")
@@ -140,7 +140,7 @@ def _second_name(file: Path, folder: Path, moment: str) -> Path:
 
 
 def _is_another(old: Snapshot) -> bool:
-    """Whether the file is not the old one any more; where that cannot be seen, it is taken to be."""
+    """Whether the file is no longer the old one; True if that cannot be checked."""
     try:
         return not os.path.samestat(old.path.stat(), old.status)
     except OSError:
@@ -148,8 +148,8 @@ def _is_another(old: Snapshot) -> bool:
 
 
 def _remove_names(old: Snapshot, folder: Path) -> None:
-    """Remove every second name of a file that was not replaced, and the folder where nothing else is in it."""
-    # A second name for the old file does no harm; what went wrong before is what to tell.
+    """Remove the backups of a file that was not replaced, and their folder if it is empty."""
+    # A backup that stays does no harm; report the earlier error instead.
     with contextlib.suppress(OSError):
         for path in () if folder.is_symlink() else folder.iterdir():
             if os.path.samestat(path.lstat(), old.status):

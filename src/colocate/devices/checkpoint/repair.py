@@ -1,7 +1,7 @@
-"""From a checkpoint file and what is to go, the file to put in its place; and whether now is the time.
+"""Plans the repaired checkpoint file, and checks that the kubelet is stopped.
 
-A kubelet that runs has the record in its memory and writes it again with the next change: what is mended
-under it is lost, or worse, half of it is. So it must be stopped.
+A running kubelet keeps the record in memory and writes it with the next change, which would undo all or half of a
+repair.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from colocate.wire.rpc import answers
 
 
 class RepairWish(msgspec.Struct, frozen=True):
-    """What the user wants to be rid of."""
+    """What the user wants to drop or correct."""
 
     pods: Collection[str] = ()
     """Uids, or `namespace/name`."""
@@ -36,9 +36,9 @@ class RepairPlan(msgspec.Struct, frozen=True):
     stated: int | None
     """The checksum that the file states."""
     right: int | None
-    """The checksum that the new file states; None, like the old one's, in the format that has none."""
+    """The checksum of the new file; None in the oldest format, which has none."""
     unknown: Sequence[str]
-    """Members of the old file that the new one does not have, for no kubelet reads them."""
+    """Members of the old file that no kubelet reads; the new file does not have them."""
     mended: Mended
     content: bytes
 
@@ -50,7 +50,7 @@ class RepairPlan(msgspec.Struct, frozen=True):
 def plan(
     old: Snapshot, document: CheckpointDocument, wish: RepairWish, names: Mapping[str, str]
 ) -> RepairPlan:
-    """Decide what to write; a UserError where the wish does not fit the file."""
+    """Decide what to write; UserError if the wish does not fit the file."""
     if document.format is Format.PLAIN:
         if wish.fix_checksum:
             raise UserError(
@@ -66,14 +66,14 @@ def plan(
     mended = without(document.checkpoint, pods, frozenset(wish.resources))
     content = checkpoint.render(mended.checkpoint, document.format)
     written = checkpoint.parse(content, document.format)
-    # Nobody should have to trust the writer: what it wrote is read back before it goes anywhere.
+    # Read the new content back before it is written to disk.
     if written.checkpoint != mended.checkpoint or not (written.sound or document.format is Format.PLAIN):
         raise AssertionError(f"{old.path}: the new file would not read back correctly")
     return RepairPlan(old, document.checksum, written.checksum, document.unknown, mended, content)
 
 
 def _uid(pod: str, names: Mapping[str, str]) -> str:
-    """A pod's uid has no slash, its name has one: after the namespace."""
+    """The uid of a pod that is given by uid, or as namespace/name."""
     if "/" not in pod:
         return pod
     uid = next((uid for uid, name in names.items() if name == pod), None)
@@ -85,16 +85,16 @@ def _uid(pod: str, names: Mapping[str, str]) -> str:
 
 
 def living_losers(plan: RepairPlan, pods: Iterable[KnownPod]) -> list[KnownPod]:
-    """The pods that have not ended, by the API, and would lose devices: init containers hold some, too.
+    """Unfinished pods, according to the API, that would lose devices; init containers count too.
 
-    One that only says to be such a pod is among them: somebody is warned once too often.
+    Includes pods whose mirror annotation may be false: an unnecessary warning does no harm.
     """
     losers = {entry.pod_uid for entry in plan.mended.dropped}
     return [pod for pod in pods if not losers.isdisjoint({pod.uid, pod.mirrors}) and not pod.is_finished]
 
 
 def why_not_now(file: Path) -> str | None:
-    """Why the file must not be replaced: the kubelet that keeps it runs, or may. None where it does not."""
+    """Why the file must not be replaced: its kubelet runs, or may run. None if it is stopped."""
     paths = KubeletPaths(file.parent.parent)
     for socket in (file.with_name(paths.kubelet_socket.name), paths.pod_resources_socket):
         try:

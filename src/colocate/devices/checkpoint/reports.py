@@ -1,4 +1,4 @@
-"""What the commands tell of a checkpoint, as data: the tables, JSON and YAML are made of it."""
+"""What the commands report about a checkpoint, as data for tables, JSON and YAML."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,17 +10,17 @@ from colocate.model.device import Allocation
 
 
 class CheckpointReport(msgspec.Struct, frozen=True):
-    """What was found out about a file."""
+    """The findings about a file."""
 
     file: str
     findings: Sequence[Finding]
 
 
 class Comparison(CheckpointReport, frozen=True):
-    """What was found out about a file and other records."""
+    """The findings about a file and other records."""
 
     silent: Sequence[str]
-    """Why the sources that did not answer did not."""
+    """A sentence for each source that did not answer."""
 
 
 class ShownChecksum(msgspec.Struct, frozen=True):
@@ -33,14 +33,14 @@ class ShownEntry(msgspec.Struct, frozen=True, rename="camel"):
     """One container's share of one resource."""
 
     pod: str | None
-    """`namespace/name`, where it could be told."""
+    """`namespace/name`, if known."""
     pod_uid: str = msgspec.field(name="podUID")
     container: str
     resource: str
     devices: Mapping[int, Sequence[str]]
-    """Ids by NUMA node; -1 where none is known."""
+    """Ids by NUMA node; -1 if unknown."""
     injected: Allocation | None
-    """None where it cannot be read."""
+    """What was injected; None if it cannot be read."""
 
 
 class ShownCheckpoint(msgspec.Struct, frozen=True):
@@ -49,13 +49,13 @@ class ShownCheckpoint(msgspec.Struct, frozen=True):
     file: str
     format: Format
     checksum: ShownChecksum | None
-    """None in the oldest format, which has none."""
+    """The checksum; None in the oldest format, which has none."""
     entries: Sequence[ShownEntry]
     registered: Mapping[str, Ids]
 
 
 def shown(file: str, reading: Reading, names: Mapping[str, str]) -> ShownCheckpoint:
-    """All that is in a file, with the pods' names where they are known."""
+    """Everything in a file, with the names of pods if known."""
     checksum = ShownChecksum(reading.stated, reading.computed, reading.is_trusted)
     entries = tuple(
         ShownEntry(

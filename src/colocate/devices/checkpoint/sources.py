@@ -1,6 +1,6 @@
-"""Asks the other records of who holds which device: podresources, and the API for pods and node status.
+"""Reads the other records of which pod holds which device: podresources, the API's pods and the node status.
 
-A source that does not answer is left out, with the reason; only a cluster that the user has named must answer.
+A source that does not answer is left out, with the reason; only a cluster that the user named must answer.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -25,13 +25,13 @@ from colocate.model.resource_name import is_extended
 T = TypeVar("T")
 
 _MIRROR = "kubernetes.io/config.mirror"
-"""On a static pod's mirror in the API: the uid by which the kubelet knows the pod itself. Anybody can write it."""
+"""Annotation of a static pod's mirror: the uid by which the kubelet knows the pod. Any writer of pods can set it."""
 
 _SETTINGS = ClientSettings(timeout=5.0, list_timeout=30.0, attempts=2)
 
 
 class AskedRecords(msgspec.Struct, frozen=True):
-    """What the sources said, and why those that said nothing did not."""
+    """What the sources answered, and why the others did not."""
 
     records: Records
     silent: Sequence[str] = ()
@@ -42,11 +42,11 @@ class ClusterRecords(msgspec.Struct, frozen=True):
     """Where to ask the API, and about which node."""
 
     connect: Callable[[], Connection]
-    """A UserError where no cluster is configured."""
+    """Opens the connection; UserError if no cluster is configured."""
     is_stated: bool = False
-    """The user has named it, or a node of it, so that it must answer: else a UserError."""
+    """The user named the cluster or one of its nodes: a failure is a UserError."""
     node: str = ""
-    """This machine's, unless given."""
+    """The node to ask about; this machine's if empty."""
 
     @property
     def node_name(self) -> str:
@@ -54,7 +54,7 @@ class ClusterRecords(msgspec.Struct, frozen=True):
 
 
 async def ask_for_names(paths: KubeletPaths | None, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
-    """Ask what is needed to name pods; without paths, the file is not this machine's, and the API alone knows."""
+    """Ask for the names of pods; without `paths` the file is from another machine, and only the API is asked."""
     silent: list[str] = []
     listing = None
     if paths is not None:
@@ -67,7 +67,7 @@ async def ask_for_names(paths: KubeletPaths | None, cluster: ClusterRecords, clo
 
 
 async def ask_for_pods(is_own: bool, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
-    """Ask the API alone, for the pods of the node; `is_own` where the file is of this machine's kubelet."""
+    """Ask the API for the pods of the node; `is_own`: the file is of this machine's kubelet."""
     node, silent = cluster.node_name, list[str]()
     pods = await _ask_api(cluster, clock, silent, lambda client: _pods_of_a_node(client, node))
     if pods is not None and not is_own and not cluster.node:
@@ -76,7 +76,7 @@ async def ask_for_pods(is_own: bool, cluster: ClusterRecords, clock: Clock) -> A
 
 
 async def ask_everything(paths: KubeletPaths | None, cluster: ClusterRecords, clock: Clock) -> AskedRecords:
-    """Ask every source once. Of a file from elsewhere only the API can tell, and only if its node is said."""
+    """Ask every source once. About a file of another machine only the API is asked, and only if its node is known."""
     if paths is None:
         silent = ["podresources: the file does not belong to this machine's kubelet"]
         listing = healthy = None
@@ -90,7 +90,7 @@ async def ask_everything(paths: KubeletPaths | None, cluster: ClusterRecords, cl
         except Unavailable as error:
             silent.append(str(error))
             listing = healthy = None
-    # The node first: a list of the pods of a node that does not exist is empty, and all would look stale.
+    # The node first: the pods of a missing node are an empty list, and every entry would look stale.
     node = await _ask_api(cluster, clock, silent, lambda client: _node(client, cluster.node_name))
     pods = None
     if node is not None:
@@ -106,13 +106,13 @@ async def _ask_api(
             return await question(client)
     except (ClusterError, UserError) as error:
         if cluster.is_stated:
-            # Whatever is the matter with it, it is the user's to mend: what was asked cannot be answered.
+            # The user can correct it; without the API the question cannot be answered.
             raise UserError(str(error)) from error
         silent.append(f"the API: {error}")
         return None
 
 
-# The API's objects, as much of them as is read -------------------------------------------------------
+# The fields of the API's objects that are read ------------------------------------------------------
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -145,7 +145,7 @@ async def _pods(client: Client, node: str) -> tuple[KnownPod, ...]:
 
 
 async def _pods_of_a_node(client: Client, node: str) -> tuple[KnownPod, ...]:
-    """Its pods; a UserError where there is no such node, of which the API says no more than that it has no pods."""
+    """The pods of a node; UserError if the node does not exist, for which the API returns an empty list."""
     pods = await _pods(client, node)
     if not pods:
         await _node(client, node)

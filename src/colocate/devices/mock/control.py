@@ -1,4 +1,4 @@
-"""`colocate mock` as the agent hears it: the messages, the methods, and their answers."""
+"""The agent's side of `colocate mock`: messages, methods and answers."""
 
 from collections.abc import Iterable, Mapping
 
@@ -45,7 +45,7 @@ class Mocks(msgspec.Struct, frozen=True):
 
 
 class SetFault(msgspec.Struct, frozen=True):
-    """Make something go wrong with a mock resource, or right again."""
+    """Set a fault of a mock resource, or clear it."""
 
     resource: str
     change: Change
@@ -56,7 +56,7 @@ SET = rpc.json("/colocate.Mock/Set", SetFault, ResourceStatus)
 
 
 def service(mocks: Mapping[str, MockPlugin]) -> rpc.Service:
-    """The methods, over plugins that may come and go."""
+    """The methods, for plugins that may be added and removed."""
 
     def list_all(_: ListMocks) -> Mocks:
         return Mocks(tuple(status_of(mock) for mock in mocks.values()))
@@ -78,12 +78,12 @@ def service(mocks: Mapping[str, MockPlugin]) -> rpc.Service:
 
 
 def no_such_resource(name: str, known: Iterable[str]) -> str:
-    """What to say of a resource that is not there."""
+    """The error for a resource that does not exist."""
     return f"there is no mock resource {name!r}; {suggest(name, known, 'mock resources')}"
 
 
 def status_of(mock: MockPlugin) -> ResourceStatus:
-    """A plugin's state as it is told."""
+    """A plugin's state as a message."""
     faults = mock.faults
     return ResourceStatus(
         mock.resource,

@@ -1,7 +1,7 @@
-"""Which devices a mock resource has: their ids, their NUMA nodes, and how many the kubelet can take. Pure.
+"""Which devices a mock resource has: their ids, their NUMA nodes, and how many the kubelet accepts. Pure.
 
-Ids depend on the configuration alone, so they are the same after every restart, and a growing count adds ids
-without changing those that were there.
+Ids depend only on the configuration, so they are the same after every restart, and a larger count adds ids without
+changing the existing ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +11,11 @@ from colocate.kubelet import MESSAGE_LIMIT
 from colocate.model.device import Device, from_one_group, list_bytes
 
 _WIDTH = 4
-"""Digits of a number in an id; longer numbers take as many as they need."""
+"""Digits of the number in an id; larger numbers have more."""
 
 
 def prefix_of(resource: MockResource) -> str:
-    """What the ids of a counted resource begin with: `gpu-` for `mock/gpu` unless stated."""
+    """The prefix of the ids of a counted resource: by default `gpu-` for `mock/gpu`."""
     if resource.id_prefix is not None:
         return resource.id_prefix
     return resource.name.rpartition("/")[2] + "-"
@@ -30,7 +30,7 @@ def ids_of(resource: MockResource) -> Sequence[str]:
 
 
 def devices_of(resource: MockResource) -> list[Device]:
-    """The devices of a resource, all of them healthy."""
+    """The devices of a resource, all healthy."""
     ids = ids_of(resource)
     if resource.numa is None:
         return [Device(id) for id in ids]
@@ -43,7 +43,7 @@ def devices_of(resource: MockResource) -> list[Device]:
 def how_many_fit(resource: MockResource) -> int:
     """How many devices of this resource fit into one message to the kubelet, even if all are Unhealthy.
 
-    By arithmetic, so that a count of ten million is refused without making ten million devices.
+    Computed, so that a count of ten million is refused without making ten million devices.
     """
     node = max(resource.numa.nodes) if resource.numa else None
     if resource.ids is not None:
@@ -73,5 +73,5 @@ def _fitting(sizes: Iterable[int]) -> int:
 def preferred(
     numa: dict[str, int], available: Sequence[str], must_include: Sequence[str], size: int
 ) -> list[str]:
-    """Which devices to take: from one NUMA node, if that can be; `numa` gives the node of each id."""
+    """Which devices to take: from one NUMA node if possible; `numa` gives the node of each id."""
     return from_one_group(lambda id: numa.get(id, -1), str, available, must_include, size)

@@ -1,6 +1,6 @@
-"""What can be made to go wrong with mock devices, and what has been: pure data and one function.
+"""Faults of mock devices, and the changes to them: pure data and one function.
 
-The changes travel over the control socket as they are.
+The changes are also the messages on the control socket.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import msgspec
 
 
 class _Change(msgspec.Struct, frozen=True, tag_field="do", tag=str.lower):
-    """One order from `colocate mock`."""
+    """One change by `colocate mock`."""
 
 
 class Unhealthy(_Change, frozen=True):
@@ -44,7 +44,7 @@ class Slow(_Change, frozen=True):
 
 
 class Fail(_Change, frozen=True):
-    """Allocate fails with this message, for so many times, or until cleared."""
+    """Allocate fails with this message, a number of times or until cleared."""
 
     message: str
     times: int | None = None
@@ -73,12 +73,12 @@ class Faults(msgspec.Struct, frozen=True):
     hang: bool = False
 
     def only(self, ids: Iterable[str]) -> "Faults":
-        """The same without devices that are not there any more."""
+        """The faults without devices that no longer exist."""
         still = frozenset(ids)
         return msgspec.structs.replace(self, unhealthy=self.unhealthy & still, vanished=self.vanished & still)
 
     def one_failure_less(self) -> "Faults":
-        """After an Allocate has failed as ordered."""
+        """The faults after an Allocate failed because of `fail`."""
         if self.fail is None or self.fail.times is None:
             return self
         left = self.fail.times - 1
@@ -87,7 +87,7 @@ class Faults(msgspec.Struct, frozen=True):
 
 
 def after(faults: Faults, change: Change) -> Faults:
-    """The faults once a change has been made."""
+    """The faults after a change."""
     match change:
         case Unhealthy(ids=ids):
             return msgspec.structs.replace(faults, unhealthy=faults.unhealthy | set(ids))

@@ -1,6 +1,6 @@
 """What a container gets with mock devices: the configured values with their placeholders filled in. Pure.
 
-Values may be secret, so no sentence from here repeats one.
+Values may be secret, so no error message repeats one.
 """
 
 import re
@@ -48,13 +48,13 @@ def filled(resource: MockResource, ids: Sequence[str]) -> Allocation:
 
 
 def default_envs(resource: MockResource) -> dict[str, str]:
-    """Where no environment is configured, one variable tells the devices: MOCK_GPU=gpu-0000,gpu-0003."""
+    """The variable for a resource without configured variables: MOCK_GPU=gpu-0000,gpu-0003."""
     name = re.sub(r"[^A-Za-z0-9]", "_", resource.name).upper()
     return {f"_{name}" if name[0].isdigit() else name: "{ids}"}
 
 
 def problems(inject: Allocation) -> Iterator[tuple[str, str]]:
-    """Where in `inject` something cannot be used, and why."""
+    """The paths in `inject` that are invalid, each with the reason."""
     for name, value in inject.envs.items():
         path = dotted("envs", name)
         if not _ENV_NAME.fullmatch(name):

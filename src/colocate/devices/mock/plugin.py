@@ -1,7 +1,6 @@
 """A device plugin for devices that do not exist, with faults on demand.
 
-What the devices are comes from `devices`, what a container gets from `inject`, what goes wrong from
-`faults`; this joins them and waits where something waits.
+`devices` says which devices exist, `inject` what a container gets, `faults` what goes wrong; the plugin joins them.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -29,13 +28,13 @@ class MockPlugin(GatedPlugin):
         self._take(config)
 
     def configure(self, config: MockResource) -> None:
-        """Go on with another configuration; faults stay with the devices that are still there."""
+        """Use another configuration; faults stay with the devices that still exist."""
         self._take(config)
         self.faults = self.faults.only(self._devices)
         self._changes.changed()
 
     def change(self, change: Change) -> None:
-        """Make something go wrong, or right again."""
+        """Set a fault, or clear it."""
         for id in getattr(change, "ids", ()):
             if id not in self._devices:
                 raise UserError(f"{self.resource} has no device {id!r}; {suggest(id, self._devices, 'ids')}")
@@ -44,7 +43,7 @@ class MockPlugin(GatedPlugin):
 
     @property
     def all_devices(self) -> list[Device]:
-        """Every device with its health now, those that have vanished too."""
+        """Every device with its health now, including those that have vanished."""
         broken = self.faults.unhealthy
         return [device.unhealthy() if id in broken else device for id, device in self._devices.items()]
 
@@ -70,7 +69,7 @@ class MockPlugin(GatedPlugin):
         return mock_devices.preferred(self._numa, available, must_include, size)
 
     async def gate(self) -> None:
-        """While it hangs, nothing reaches the kubelet: no list, no answer, and no deadline helps."""
+        """Wait while the fault `hang` is set: the kubelet gets no list and no answer, and no deadline applies."""
         while self.faults.hang:
             await self._changes.beyond(self._changes.count)
 

@@ -10,7 +10,7 @@ class Spread(StrEnum):
     """How devices are spread over NUMA nodes."""
 
     INTERLEAVE = "interleave"
-    """Device i is near node i modulo n; stays as it is when the count grows."""
+    """Device i is near node i modulo n; a larger count does not change the others."""
     BLOCKS = "blocks"
     """The first devices are near the first node, the next near the second."""
 
@@ -29,7 +29,7 @@ class MockResource(Section, frozen=True):
     count: int | None = None
     ids: tuple[str, ...] | None = None
     id_prefix: str | None = None
-    """Put before the number of each device where `count` is given; the last part of the name by default."""
+    """The prefix of each device's number, with `count`; by default the last part of the name."""
     numa: Numa | None = None
     inject: Allocation = Allocation()
     """What a container gets with its devices. Values may hold {ids}, {count} and {resource}."""

@@ -1,1 +1,1 @@
-"""Extended resources of a cluster: looked at, advertised by hand, and removed once the kubelet lets go of them."""
+"""Extended resources of a cluster: list them, advertise one by hand, remove one that stays."""

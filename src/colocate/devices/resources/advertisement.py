@@ -1,7 +1,7 @@
 """Put an extended resource on a node by hand: a number in its capacity, which the kubelet makes allocatable.
 
-Refuses what would not hold: a name that the API server or the kubelet does not take, and one that a plugin
-answers for, whose number the kubelet writes again with its next sync.
+Refuses names that the API server or the kubelet does not accept, and resources of a running plugin, whose number the
+kubelet would restore with its next sync.
 """
 
 import msgspec
@@ -23,7 +23,7 @@ _KUBELETS = (ResourceState.ALIVE, ResourceState.UNHEALTHY, ResourceState.STALE)
 
 
 class AdvertisementWish(msgspec.Struct, frozen=True):
-    """So many of a resource, on a node."""
+    """A number of a resource, on a node."""
 
     node: str
     name: str
@@ -31,7 +31,7 @@ class AdvertisementWish(msgspec.Struct, frozen=True):
 
 
 class AdvertisementPlan(msgspec.Struct, frozen=True):
-    """What is there, and the patch that makes it as wished; no patch where it is so already."""
+    """What is there, and the patch that changes it; no patch if nothing changes."""
 
     found: ExtendedResource | None
     patch: Patch
@@ -50,14 +50,14 @@ def read_wish(node: str, text: str) -> AdvertisementWish:
 
 
 async def plan(observer: ResourceObserver, wish: AdvertisementWish) -> AdvertisementPlan:
-    """What would be done; raises why it cannot be."""
+    """What would be done; raises the reason if it is not possible."""
     return _plan(await observer.node(wish.node), wish)
 
 
 async def advertise(
     client: Client, observer: ResourceObserver, wish: AdvertisementWish, dry_run: bool = False
 ) -> AdvertisementPlan:
-    """Do it; where somebody else writes the node at the same time, look again first."""
+    """Write the number; after a conflict with another writer, read the node again first."""
     for _ in range(_ATTEMPTS):
         made = await plan(observer, wish)
         if not made.patch:

@@ -1,7 +1,7 @@
-"""What the kubelet says of its devices, where the node is the machine that we run on.
+"""What the kubelet of this machine says about its devices, if it is a node of the cluster.
 
-Its checkpoint and podresources know what the API does not show. Everything here is a bonus: whatever cannot be
-read is left out, and the judgement says that it infers.
+Its checkpoint and podresources know more than the API shows. All of it is optional: what cannot be read is left out,
+and the judgement is then marked as inferred.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from colocate.kubelet.podresources import healthy_devices
 
 
 class NodeIdentity(msgspec.Struct, frozen=True, rename={"boot_id": "bootID", "machine_id": "machineID"}):
-    """The part of a node's nodeInfo that says which machine it is."""
+    """The part of a node's nodeInfo that identifies the machine."""
 
     boot_id: str = ""
     machine_id: str = ""
 
 
 class _NodeMarks(msgspec.Struct, frozen=True):
-    """All by which a node can be known as this machine."""
+    """Everything that can identify a node as this machine."""
 
     name: str
     hostname: str
@@ -35,19 +35,19 @@ class _NodeMarks(msgspec.Struct, frozen=True):
 
 
 class LocalKubelet:
-    """The kubelet of this machine, if it has one."""
+    """The kubelet of this machine, if there is one."""
 
     def __init__(self, paths: KubeletPaths, machine: Identity, clock: Clock, *, node: str = "") -> None:
-        """`node`: the name that this machine's node is said to have, if anybody says so."""
+        """`node`: the name of this machine's node, if configured."""
         self._paths = paths
         self._machine = machine
         self._clock = clock
         self._node = node
 
     def may_be_of(self, node: _NodeMarks) -> bool:
-        """Whether the node runs on this kernel; nodes that are containers share it with one another.
+        """Whether the node runs on this kernel; nodes that are containers share it.
 
-        An embedded kubelet has a boot id of its own, and with it another node than the machine's own kubelet.
+        An embedded kubelet has its own boot id, so its node is not the node of the machine's own kubelet.
         """
         return bool(self._boot_id) and node.identity.boot_id == self._boot_id
 
@@ -61,15 +61,15 @@ class LocalKubelet:
             return ""
 
     def is_surely_of(self, node: _NodeMarks) -> bool:
-        """Whether the node calls itself as this machine does: then no other can be it."""
+        """Whether the node also has this machine's host name, so that no other node can be it."""
         return self.may_be_of(node) and node.hostname == self._machine.hostname.lower()
 
     def which(self, nodes: Iterable[_NodeMarks]) -> str | None:
-        """Of all nodes of a cluster, the name of the one that is this machine.
+        """The name of the node that is this machine, among all nodes of a cluster.
 
-        One folder is one kubelet's. Where several nodes share this kernel, one of them must agree in more than
-        that: in host name, in the name that was said, or in machine id. A folder that somebody has named is
-        taken at its word where there is but one.
+        A folder belongs to one kubelet. If several nodes share this kernel, one must also agree in host name, in the
+        configured name or in machine id. If only one node shares it, a folder that the user named belongs to that
+        node.
         """
         here = [node for node in nodes if self.may_be_of(node)]
         id = self._machine.machine_id

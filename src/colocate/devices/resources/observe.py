@@ -1,8 +1,7 @@
-"""The extended resources of nodes as they are now: read from the API and, on this machine, from its kubelet.
+"""Reads the extended resources of nodes from the API and, for this machine, from its kubelet.
 
-Reads nodes and the pods on them, nothing else: `get` or `list` on nodes and `list` on pods are the rights that
-it needs. Where it looks at one node that may be this machine, the others say whether it is: without the right to
-`list` nodes the kubelet's own word is left out.
+Needs the rights to `get` or `list` nodes and to `list` pods. To know whether a node is this machine it compares all
+nodes: without the right to `list` nodes it leaves out what the kubelet says.
 """
 
 from collections.abc import Mapping
@@ -27,7 +26,7 @@ _READY_FIELDS = 'k:{"type":"Ready"}'
 
 
 class NoNode(UserError):
-    """The cluster has no node of that name."""
+    """The cluster has no node with that name."""
 
 
 class _Camel(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,7 +83,7 @@ class _Node(_Camel, frozen=True):
 
 
 class ResourceLook(msgspec.Struct, frozen=True):
-    """One node and its extended resources at a moment."""
+    """One node and its extended resources at one moment."""
 
     node: NodeRecords
     version: str
@@ -94,7 +93,7 @@ class ResourceLook(msgspec.Struct, frozen=True):
         return next((one for one in self.resources if one.name == name), None)
 
     def document(self) -> Object:
-        """As much of the node as a patch of its capacity needs to have seen."""
+        """The fields of the node that a patch of its capacity needs."""
         return {
             "metadata": {"resourceVersion": self.version},
             "status": {"capacity": dict(self.node.capacity)},
@@ -102,21 +101,21 @@ class ResourceLook(msgspec.Struct, frozen=True):
 
 
 class ResourceObserver:
-    """Looks at nodes."""
+    """Reads nodes and judges their extended resources."""
 
     def __init__(
         self, client: Client, kubelet: LocalKubelet, clock: Clock, beside: Mapping[str, str] | None = None
     ) -> None:
-        """`beside`: resources that an agent writes beside the one that its plugin registers, by their name."""
+        """`beside`: by name, resources that an agent writes beside the one that its plugin registers."""
         self._client = client
         self._kubelet = kubelet
         self._clock = clock
         self._beside = beside or {}
         self._all: list[_NodeMarks] | None = None
-        """Every node, once one was looked at that may be this machine."""
+        """Every node; read once, when a node may be this machine."""
 
     async def node(self, name: str, before: Mapping[str, Before] | None = None) -> ResourceLook:
-        """One node; NoNode where there is none of that name."""
+        """One node; NoNode if it does not exist."""
         if not name:
             raise NoNode(f"the name of the node is empty; {_SHOWN_BY}")
         try:

@@ -1,7 +1,7 @@
-"""Whether an extended resource may be taken off its node, decided from one look at it; never does so.
+"""Whether an extended resource may be removed from its node, decided from one look.
 
-Not while a pod holds it or a plugin advertises it; and, unless somebody insists, not where nobody could tell
-whether it stays away.
+Not while a pod holds it or a plugin advertises it. Without `now`, also not if nothing would show whether it stays
+away.
 """
 
 from colocate.devices.extended_resources import ExtendedResource, ResourceState
@@ -12,11 +12,11 @@ _PODS_NAMED = 10
 
 
 class RemovalRefused(ColocateError):
-    """The cluster is not in a state in which this would do what is meant; nothing was changed."""
+    """The state of the cluster does not allow the change; nothing was changed."""
 
 
 def removable(look: ResourceLook, name: str, *, now: bool) -> ExtendedResource:
-    """The resource, if it may be removed now or once the kubelet lets go; raises why not. `now`: somebody insists."""
+    """The resource, if it may be removed now or after the grace; raises the reason if not. `now`: do not wait."""
     found, node = look.find(name), look.node.name
     if found is None:
         raise UserError(

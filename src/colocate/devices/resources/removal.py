@@ -1,9 +1,10 @@
-"""Take an extended resource off a node for good: wait until its kubelet has let go, remove the key, see it stay away.
+"""Remove an extended resource from a node for good: wait until the kubelet forgets it, remove the key, watch that it
+stays away.
 
-Refuses while a pod holds the resource and while a plugin advertises it. The patch tests the number that was seen,
-so of two writers one is refused. What happens is reported as data, step by step; whoever runs it shows it. It can
-be stopped at any moment: there is one write, and the server does it whole or not at all. It stops by itself when
-its time is up, in the middle of a question to the server if need be; nothing is written after that.
+Refuses while a pod holds the resource and while a plugin advertises it. The patch tests the number that was seen, so
+that one of two writers is refused. Each step is reported as data to the caller. It can be stopped at any moment:
+there is one write, which the server does completely or not at all. It stops when its time is up, even during a
+request to the server, and writes nothing after that.
 """
 
 from collections.abc import AsyncIterator
@@ -44,26 +45,26 @@ from colocate.devices.resources.steps import (
 from colocate.errors import ColocateError, Unavailable
 
 UNCONFIRMED = 6 * SYNC
-"""Seconds after which a kubelet that has not dropped allocatable either is not syncing."""
+"""Seconds after which a kubelet that has not dropped allocatable is not syncing."""
 PATIENCE = GRACE + 2 * LATE
-"""Seconds after which a kubelet that has not let go will not: a plugin is alive."""
+"""Seconds after which a kubelet that has not forgotten the resource never will: a plugin is alive."""
 
 
 class NotRemoved(ColocateError):
-    """It was tried, and the resource is there, or may be."""
+    """The removal was tried, and the resource is there, or may be."""
 
 
 class RemovalSettings(msgspec.Struct, frozen=True):
-    """How far to go."""
+    """Settings of a removal."""
 
     timeout: float = 900.0
-    """Seconds for all of it."""
+    """Seconds for the whole removal."""
     now: bool = False
-    """Do not wait for the kubelet to let go."""
+    """Do not wait until the kubelet forgets the resource."""
 
 
 class Done(StrEnum):
-    """What is known of the one write."""
+    """What is known about the one write."""
 
     NOTHING = "nothing was changed"
     PERHAPS = "the server was asked to remove it, but has not answered"
@@ -72,11 +73,11 @@ class Done(StrEnum):
 
 
 _KEPT = (ResourceState.STALE, ResourceState.UNHEALTHY)
-"""The kubelet would put it back, and may let go of it in time."""
+"""States in which the kubelet would put it back, and may forget it later."""
 
 
 class Removal:
-    """One resource of one node, on its way out."""
+    """The removal of one resource from one node."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Removal:
         report: Report,
         spent: float = 0.0,
     ) -> None:
-        """`spent`: seconds of the time that an earlier one has used, which planned this."""
+        """`spent`: seconds that the planning has already used."""
         self.done = Done.NOTHING
         self._client = client
         self._observer = observer
@@ -100,13 +101,13 @@ class Removal:
         self._report = report
         self._begun = clock.monotonic() - spent
         self._open = "the API server has not answered"
-        """What keeps this from its end."""
+        """Why it has not ended yet."""
         self._seen = False
-        """It was there when we looked first."""
+        """Whether the first look found it."""
         self._before: dict[str, Before] = {}
         self._put_back_empty = 0
         self._stale: tuple[int | None, float] | None = None
-        """The capacity for which we wait to go, and since when."""
+        """The capacity that should go, and since when we wait."""
 
     @property
     def spent(self) -> float:
@@ -119,18 +120,18 @@ class Removal:
         return f"{self.done} ({self._open})"
 
     async def plan(self) -> tuple[ExtendedResource, Patch]:
-        """What is there and how it would be removed, tried on the server without effect; raises why it cannot be."""
+        """The resource and the patch, checked by a dry run on the server; raises the reason if it is refused."""
         async with self._in_time():
             look = await self._observer.node(self._node)
             found = removable(look, self._name, now=self._settings.now)
             patch = patch_for(look.document(), {self._name: None})
             if patch:
-                with suppress(Conflict):  # Changed this very moment: whoever goes on will look again.
+                with suppress(Conflict):  # Changed at this moment: `run` looks again.
                     await self._client.patch(NODES, self._node, patch, subresource="status", dry_run=True)
             return found, patch
 
     async def run(self) -> None:
-        """Remove it; returns once it has stayed away, and raises why it has not."""
+        """Remove it; returns once it has stayed away, or raises the reason."""
         async with self._in_time():
             try:
                 await self._run()
@@ -163,7 +164,7 @@ class Removal:
             self._weigh(back)
 
     async def _wait(self, found: ExtendedResource) -> None:
-        """The kubelet keeps it. For how long can be inferred; that it does so for ever shows only in the end."""
+        """Wait for the kubelet; raise if it keeps the resource longer than any grace."""
         now = self._clock.monotonic()
         if self._stale is None or self._stale[0] != found.capacity:
             self._stale = found.capacity, now
@@ -196,11 +197,11 @@ class Removal:
             return look
 
     async def _remove(self, look: ResourceLook, found: ExtendedResource) -> bool:
-        """Whether it was done; where not, for a reason that may pass, look again."""
+        """Whether it was removed; False for a temporary reason: look again."""
         patch = patch_for(look.document(), {self._name: None})
         self._report(Patching(patch, early=found.state in _KEPT))
         if self.spent >= self._settings.timeout:
-            raise TimeoutError  # A process that was held up for long may get here before the deadline does.
+            raise TimeoutError  # A process that was stopped for long may get here before the deadline fires.
         before, self.done = self.done, Done.PERHAPS
         try:
             await self._client.patch(NODES, self._node, patch, subresource="status")
@@ -213,7 +214,7 @@ class Removal:
             self.done = before
             self._open = "something else keeps changing it"
             self._report(Changed())
-            await self._clock.sleep(STAYS_AWAY)  # The next sync shows whose it is now.
+            await self._clock.sleep(STAYS_AWAY)  # The next sync shows who provides it now.
             return False
         except ApiError:
             self.done = before
@@ -229,7 +230,7 @@ class Removal:
     async def _came_back(self) -> ExtendedResource | None:
         """Watch one sync: the resource if it is put back, None if it stays away.
 
-        That the kubelet drops allocatable as well shows that it has synced since.
+        The kubelet has synced once it has dropped allocatable too.
         """
         begun = self._clock.monotonic()
         while True:
@@ -252,10 +253,10 @@ class Removal:
                 )
 
     def _weigh(self, back: ExtendedResource) -> None:
-        """It was put back. Raises unless waiting longer helps."""
+        """Decide after it was put back: raises unless waiting longer helps."""
         where = f"{self._name} on node {self._node}"
         if back.state is ResourceState.ALIVE:
-            return  # The next look refuses, and says so.
+            return  # The next look refuses it, with the reason.
         if back.state is ResourceState.HAND_PATCHED:
             raise NotRemoved(f"{where} was written again ({back.reason}); find out what advertises it")
         if self._settings.now:
@@ -276,7 +277,7 @@ class Removal:
 
     @asynccontextmanager
     async def _in_time(self) -> AsyncIterator[None]:
-        """Ends what is done here when the time is up, and says what is known by then."""
+        """Raise NotRemoved when the time is up, with what is known by then."""
         try:
             async with deadline(self._clock, self._settings.timeout - self.spent):
                 yield

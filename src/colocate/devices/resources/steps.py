@@ -1,4 +1,4 @@
-"""The steps of a removal, as data: whoever runs one is told of them, and shows them as it likes."""
+"""The steps of a removal, as data that it reports to its caller."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -11,42 +11,42 @@ from colocate.devices.extended_resources import SYNC, ExtendedResource
 POLL = 2.0
 """Seconds between two looks."""
 STAYS_AWAY = SYNC + POLL
-"""Seconds for which it is watched: one sync, and a look after it."""
+"""Seconds to watch after the removal: one sync and a look."""
 
 
 class WaitingStep(msgspec.Struct, frozen=True):
-    """The kubelet has not let go yet."""
+    """The kubelet has not forgotten the resource yet."""
 
     resource: ExtendedResource
     waited: float
 
 
 class Patching(msgspec.Struct, frozen=True):
-    """The key is removed now; `early` where the kubelet is expected to put it back."""
+    """The key is removed now; `early` if the kubelet will probably put it back."""
 
     patch: Patch
     early: bool
 
 
 class Watching(msgspec.Struct, frozen=True):
-    """It is gone from capacity; does it stay away?"""
+    """The key is gone from capacity; watching whether it stays away."""
 
     watched: float
     needed: float = STAYS_AWAY
 
 
 class PutBack(msgspec.Struct, frozen=True):
-    """It is there again."""
+    """The kubelet put the resource back."""
 
     resource: ExtendedResource
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Somebody else has changed it meanwhile; nothing was done."""
+    """Another writer changed it meanwhile; nothing was done."""
 
 
 class Trouble(msgspec.Struct, frozen=True):
-    """The API server does not answer; it will be asked again."""
+    """The API server does not answer; the next attempt follows."""
 
     error: str
 
