@@ -57,7 +57,7 @@ async def test_pods_come_and_go_under_a_reader_that_keeps_their_files_open(pods:
     reader.close()
 
 
-async def test_a_group_made_again_under_the_same_name_is_read_anew(pods: RealPods) -> None:
+async def test_a_group_made_again_under_the_same_name_is_read_again(pods: RealPods) -> None:
     pods.create(ONE)
     reader = pods.reader()
     reader.read()

@@ -67,7 +67,7 @@ def test_as_much_as_there_is_comes_back_in_steps_and_the_limit_is_as_before(
         if done.end is ReclaimEnd.ENOUGH:
             assert done.amount == amount
         else:
-            # Small change may be left: nobody searches the memory of a pod for its last pages.
+            # A little may be left: the kernel does not search a pod for its last pages.
             assert done.end is ReclaimEnd.NOTHING_LEFT
             assert usage - held < amount
             assert group.usage - held < MIB
