@@ -313,7 +313,7 @@ def test_a_node_that_was_open_keeps_its_blocks_and_gets_no_more_until_the_api_se
     assert machine.turn().offered < before.offered, "withdrawal goes on"
 
 
-def test_a_node_of_which_nobody_ever_said_anything_offers_nothing() -> None:
+def test_a_node_of_which_the_api_never_said_anything_offers_nothing() -> None:
     machine = after_a_restart(Machine(guests=[Guest(uid="g", ids=ids(0, 1), anon=GIB, limit=GIB)]))
     decision = machine.turn()
     assert decision.offered == 0

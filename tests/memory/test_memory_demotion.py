@@ -124,7 +124,7 @@ def test_a_switch_that_cannot_be_put_back_is_tried_at_every_turn_and_told() -> N
     assert machine.state.ladder.demotion_is_ours
 
 
-def test_a_switch_that_was_on_already_is_nobody_elses_to_put_back() -> None:
+def test_a_switch_that_was_on_already_is_not_put_back() -> None:
     machine = demoting()
     machine.switch_demotion(True)
     decision = until_demoted(machine)
@@ -145,7 +145,7 @@ def test_an_agent_killed_around_the_switch_is_followed_by_one_that_puts_it_back(
     assert not machine.turn().state.ladder.demotion_is_ours
 
 
-def test_after_a_restart_of_the_machine_the_switch_is_as_somebody_else_has_set_it() -> None:
+def test_after_a_restart_of_the_machine_the_switch_is_no_longer_ours() -> None:
     machine = demoting()
     machine.carry_out(until_demoted(machine))
     machine.online = GIB
@@ -303,4 +303,4 @@ def test_the_way_back_is_told(changes: dict[str, object], told: str) -> None:
     assert controls.migrate or any(told in note for note in notes)
     assert machine.state.ladder == msgspec.structs.replace(
         MemoryState().ladder, since=machine.state.ladder.since
-    ), "nobody is kept bound because pages stay far"
+    ), "no pod stays throttled because pages stay far"

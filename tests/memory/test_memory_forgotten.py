@@ -1,4 +1,4 @@
-"""What a stored state has forgotten: it is found on the pods themselves, and undone all the same."""
+"""What a stored state has forgotten: it is found on the pods themselves, and undone."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def test_switched_off_limits_that_the_state_has_forgotten_are_restored_after_the
     assert machine.guests[0].swap_limit is None
 
 
-def test_nobody_new_gets_a_block_before_a_forgotten_throttle_is_undone() -> None:
+def test_no_new_pod_gets_a_block_before_a_forgotten_throttle_is_undone() -> None:
     machine = forgotten()
     first = machine.turn()
     assert first.offered == 0
@@ -61,7 +61,7 @@ def test_a_forgotten_throttle_stays_while_online_work_needs_the_memory() -> None
     assert machine.state.ladder.rung is not None
 
 
-def test_a_memory_high_of_somebody_else_is_left_alone() -> None:
+def test_a_memory_high_that_is_not_ours_is_left_alone() -> None:
     machine = forgotten(our_high=None)
     machine.off = True
     assert kinds(machine.live(120)) == ["RestoreLimit"]

@@ -29,7 +29,7 @@ def test_free_blocks_are_withdrawn_in_the_very_turn_in_which_online_work_grows()
     assert on_pods(decision) == []
 
 
-def test_a_debt_within_the_tolerance_touches_nobody() -> None:
+def test_a_debt_within_the_tolerance_touches_no_pod() -> None:
     machine = pressed(guest(cache=5), share=0.2)
     assert machine.live(600) == []
     decision = machine.turn()
@@ -38,7 +38,7 @@ def test_a_debt_within_the_tolerance_touches_nobody() -> None:
     assert decision.state.debt.since < decision.state.clock - 500
 
 
-def test_what_pods_hold_but_do_not_use_is_a_debt_on_paper_that_touches_nobody() -> None:
+def test_what_pods_hold_but_do_not_use_is_a_debt_on_paper_that_touches_no_pod() -> None:
     machine = Machine(guests=[guest(anon=1)], online=40 * GIB)
     assert machine.live(600) == []
     decision = machine.turn()
@@ -172,7 +172,7 @@ def test_until_then_its_memory_high_follows_the_room_there_is() -> None:
     assert kinds(machine.live(600)) == ["Unthrottle"]
 
 
-def test_who_gives_last_is_eased_first_and_nobody_gets_the_same_room_twice() -> None:
+def test_who_gives_last_is_eased_first_and_no_two_pods_get_the_same_room() -> None:
     first = guest(9, uid="first", blocks=ids(*range(40)))
     last = guest(9, uid="last", blocks=ids(*range(40, 80)))
     last.priority = 1
@@ -290,7 +290,7 @@ def test_a_far_node_that_vanishes_with_pages_on_it_is_no_reason_to_stay_throttle
     assert kinds(machine.live(200)) == ["Unthrottle"]
 
 
-def test_far_pages_of_which_nobody_can_say_where_they_lie_do_not_keep_a_pod_throttled_for_ever() -> None:
+def test_far_pages_whose_nodes_are_unknown_do_not_keep_a_pod_throttled_for_ever() -> None:
     machine = pressed(guest(anon=20), far_total=32 * GIB)
     assert kinds(machine.live(120)) == ["Throttle", "MovePages"]
     machine.by_node, machine.online = False, 8 * GIB
@@ -351,7 +351,7 @@ def test_read_only_control_groups_leave_the_api() -> None:
     assert kinds(machine.live(120)) == ["Evict"]
 
 
-def test_no_deadline_runs_out_while_nobody_looks() -> None:
+def test_no_deadline_runs_out_while_the_agent_is_down() -> None:
     machine = pressed(guest(anon=20))
     machine.live(20)
     assert machine.turn(-500.0).state.ladder.rung is Rung.THROTTLE

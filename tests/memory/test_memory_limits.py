@@ -46,7 +46,7 @@ def test_a_container_without_a_limit_is_not_killed_by_the_pods() -> None:
     assert "logs has no memory limit" in found.reasons[0]
 
 
-def test_a_limit_of_0_is_no_limit_and_nobody_is_held_to_it() -> None:
+def test_a_limit_of_0_is_no_limit_and_no_container_is_held_to_it() -> None:
     sidecar = ContainerMemory(name="logs", limit=0)
     found = limits_of(pod(main(limit=0), sidecar), SIZE)
     assert found is not None
@@ -92,7 +92,7 @@ def test_an_init_container_without_blocks_is_given_its_limit_where_that_is_the_m
     fetch = ContainerMemory(name="fetch", limit=4 * GIB, init=True)
     found = limits_of(pod(fetch, main()), SIZE)
     assert found is not None
-    assert found.pod == 4 * GIB, "while it runs, nobody else does"
+    assert found.pod == 4 * GIB, "while it runs, no other container does"
 
 
 def test_an_init_container_without_a_limit_is_not_killed_by_the_pods_not_even_when_it_runs_again() -> None:
@@ -171,7 +171,7 @@ def test_no_limit_is_below_the_kubelets_own(
         for running in together:
             needed = sum(max(each.limit or 0, each.blocks * SIZE) for each in running)
             assert found.pod > min(needed, whole or needed) + overhead - 4096, (
-                "nobody is killed within its own"
+                "no container is killed within its own"
             )
 
 

@@ -1,4 +1,4 @@
-"""To whose pods blocks are sold is asked when it is decided, too: who has some all the same is given nothing more."""
+"""The decision checks namespaces, too: a pod that holds blocks against them gets nothing more."""
 
 import msgspec
 import pytest
@@ -89,7 +89,7 @@ def test_a_static_pod_stays_one_and_follows_its_mirror() -> None:
     assert not [action for action in decision.plan.actions if isinstance(action, SetLimit)]
 
 
-def test_what_a_pod_uses_of_which_nobody_says_what_it_requested_counts_where_requests_do() -> None:
+def test_the_use_of_a_pod_whose_request_is_unknown_counts_as_its_request() -> None:
     node = NodeMemory(total=8 * GIB, available=4 * GIB, free=4 * GIB, inactive_file=0)
     static = PodMemory(
         uid="static", qos=QosClass.BURSTABLE, usage=3 * GIB, anon=3 * GIB, file=0, inactive_file=0

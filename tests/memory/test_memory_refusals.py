@@ -1,4 +1,4 @@
-"""Pods that are hard to get rid of: the API refuses, or nobody can say what they use."""
+"""Pods that are hard to get rid of: the API refuses, or their use is unknown."""
 
 import itertools
 
@@ -51,7 +51,7 @@ def test_once_the_right_is_granted_the_pod_goes() -> None:
     assert machine.guests == []
 
 
-def test_who_is_refused_keeps_nobody_else_from_going() -> None:
+def test_a_refused_eviction_does_not_keep_other_pods_from_leaving() -> None:
     machine = pressed(guest(anon=20), guest(anon=1, uid="other", blocks=ids(70, 71)), share=0.9)
     machine.carry_out(when_asked(machine, Evict), ActionResult.REFUSED)
     evicted = [action.pod.uid for action in on_pods(machine.turn()) if isinstance(action, Evict)]

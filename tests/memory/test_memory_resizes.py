@@ -1,4 +1,4 @@
-"""Pods whose containers are resized while they run: their limit follows, and kills nobody."""
+"""Pods whose containers are resized while they run: their limit follows, and kills no process."""
 
 from colocate.memory.actions import SetLimit
 from colocate.model.memory import ContainerMemory

@@ -1,4 +1,4 @@
-"""Whom the ladder spares, and with what limits pods are left: holders of nothing, containers beside blocks, off."""
+"""Which pods the ladder spares, and which limits stay: holders of nothing, containers beside blocks, off."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_a_container_without_blocks_is_not_held_down_with_its_pod(
     assert (Reclaim in found) == (bound or controls is V2)
 
 
-def test_a_limit_that_somebody_reset_is_set_again() -> None:
+def test_a_limit_that_was_reset_is_set_again() -> None:
     machine = Machine(guests=[guest(anon=1)])
     machine.turn()
     machine.guests[0].limit = None
@@ -124,7 +124,7 @@ def test_off_gives_swap_back_even_where_the_limit_is_as_the_kubelet_left_it() ->
 
 
 class NodeWithoutConfigz(Machine):
-    """Its kubelet evicts below 10 GiB, which nobody may ask."""
+    """Its kubelet evicts below 10 GiB, which the agent may not ask."""
 
     def word(self) -> NodeWord:
         return NodeWord(
@@ -149,7 +149,7 @@ def database(gib: int) -> ContainerMemory:
 
 
 def test_a_pod_is_not_evicted_for_what_a_database_beside_its_blocks_requested() -> None:
-    """One block, and a database that grows within its request: whoever holds the sold memory gives it back."""
+    """One block, and a database that grows within its request: the pod with the sold memory gives it back."""
     mixed = Guest(uid="mixed", ids=ids(0), anon=GIB // 4, others=(database(24),))
     machine = Machine(guests=[mixed])
     machine.live(90)

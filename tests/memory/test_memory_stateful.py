@@ -230,7 +230,7 @@ class AnyHistory(RuleBasedStateMachine):
             assert self.decision.state.ladder.rung is not None
 
     @invariant()
-    def what_was_done_to_a_pod_that_runs_is_remembered_whoever_lists_it(self) -> None:
+    def what_was_done_to_a_pod_that_runs_is_remembered_whether_listed_or_not(self) -> None:
         for guest in self.machine.guests:
             if guest.high is not None:
                 assert guest.uid in self.machine.state.ladder.throttled
@@ -309,7 +309,7 @@ def check_blocks(before: MemoryState, decision: MemoryDecision) -> None:
 
 
 def check_pods(before: MemoryState, decision: MemoryDecision, guests: set[str]) -> None:
-    """Nobody is addressed who holds no block, and nobody is touched while nothing presses."""
+    """No action is on a pod without blocks, and no pod is touched while nothing presses."""
     balance, margin = decision.balance, decision.expected.margin
     for action in decision.plan.actions:
         if not isinstance(action, PodAction):
@@ -325,7 +325,7 @@ def check_pods(before: MemoryState, decision: MemoryDecision, guests: set[str]) 
 
 
 def check_rights(decision: MemoryDecision, machine: Machine) -> None:
-    """Nobody is asked to go, or counted on, where nobody may be evicted; nobody moves where nobody may be created."""
+    """No pod is evicted or counted on where the agent may not evict; none moves where it may not create pods."""
     chosen = {uid for uid, entry in decision.state.ladder.leaving.items() if not entry.accepted}
     for action in decision.plan.actions:
         if isinstance(action, Evict | Recreate):
@@ -336,7 +336,7 @@ def check_rights(decision: MemoryDecision, machine: Machine) -> None:
 
 
 def check_requests(decision: MemoryDecision, guests: dict[str, Guest]) -> None:
-    """Nobody has to go, or is moved, who uses no more than was set aside for it besides its blocks."""
+    """No pod has to leave or is moved that uses no more than was reserved for it besides its blocks."""
     for action in decision.plan.actions:
         if isinstance(action, Evict | Recreate | MovePages):
             guest = guests[action.pod.uid]

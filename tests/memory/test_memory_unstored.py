@@ -118,7 +118,7 @@ def test_whatever_was_done_without_a_record_a_successor_with_the_old_state_undoe
         machine.online = online * GIB
         machine.live(20)
         assert machine.turn().offered == 0
-    assert bool(machine.guests) == was_there, "nobody goes"
+    assert bool(machine.guests) == was_there, "no pod leaves"
     machine.state, machine.outcomes, machine.unstored = stored, (), ""
     machine.online = 8 * GIB
     machine.live(400)

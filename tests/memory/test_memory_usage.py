@@ -232,7 +232,7 @@ def test_without_a_word_from_the_kubelet_its_defaults_are_kept_and_said_to_be() 
     assert "allocatable is unknown" in safety.reasons[1]
 
 
-def test_a_threshold_that_nobody_told_may_be_all_that_the_kubelet_keeps_whatever_the_system_uses() -> None:
+def test_an_unknown_threshold_may_be_all_that_the_kubelet_keeps_whatever_the_system_uses() -> None:
     kept = KubeletReserves(capacity=64 * GIB, allocatable=52 * GIB)
     safety = safety_of(kept, 2 * GIB, 64 * GIB, system=12 * GIB, share=0.0)
     assert (safety.eviction, safety.unfilled) == (10 * GIB, 0)

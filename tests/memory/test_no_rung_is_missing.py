@@ -39,7 +39,7 @@ def pressed(*guests: Guest, far: int, share: float = 0.49) -> Machine:
 
 
 def down() -> None:
-    """Every rung does its part, one after another, and the first touches nobody."""
+    """Every rung does its part, one after another, and the first touches no pod."""
     movable = guest(20, 0.25, uid="movable", blocks=ids(*range(60)))
     movable.controller, movable.may_move = "", True
     owned = guest(1, uid="owned", blocks=ids(*range(60, 80)))

@@ -117,7 +117,7 @@ class Driven:
         await until(known, f"the watch to show {names}")
 
     async def until_the_api_answers(self) -> None:
-        """Let time pass until whoever follows the cluster has tried again. In small steps, or what was asked would
+        """Let time pass until the watches of the cluster have tried again. In small steps, or what was asked would
         time out by this clock before its answer can come."""
         async with asyncio.timeout(60):
             while not self.cluster.answers:

@@ -98,7 +98,7 @@ async def test_a_sidecar_without_a_limit_makes_the_pods_limit_none_and_the_conta
         assert read_limits(MemoryGroup(pod.folder / "sidecar", pod.version)).memory is None
 
 
-async def test_a_limit_that_somebody_resets_is_set_again_at_the_next_turn() -> None:
+async def test_a_limit_that_is_reset_is_set_again_at_the_next_turn() -> None:
     async with driven() as node:
         lab = node.lab
         await started(node)
@@ -176,7 +176,7 @@ async def test_switched_off_all_limits_are_restored_all_blocks_withdrawn_and_tha
             await again.listed(last)
 
 
-async def test_withdrawn_blocks_leave_the_kubelet_by_the_sdk_once_nobody_holds_them() -> None:
+async def test_withdrawn_blocks_leave_the_kubelet_by_the_sdk_once_no_pod_holds_them() -> None:
     async with driven(sdk={"linger": 0.2, "holders_interval": 0.05}) as node:
         await started(node)
         await node.run_pod("batch", 3)

@@ -125,7 +125,7 @@ async def test_the_agent_sells_limits_and_gives_back_with_no_more_than_the_manif
                 await until(lambda: len(lab.said("test-pod")) == 1, "its first words")
                 assert lab.said("test-pod") == [f"limit {THREE_BLOCKS}"]
                 assert lab.limit("test-pod") == THREE_BLOCKS
-                # Somebody else's limit is put right: every turn writes control groups.
+                # A limit that another process set is put right: every turn writes control groups.
                 group = lab.group("test-pod")
                 group.write(
                     "memory.max" if group.version == 2 else "memory.limit_in_bytes", str(THREE_BLOCKS // 2)

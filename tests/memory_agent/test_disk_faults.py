@@ -166,7 +166,7 @@ async def test_on_a_read_only_disk_on_takes_effect_and_says_that_it_will_not_out
         assert not node.store.is_off
 
 
-async def test_on_a_full_disk_the_ladder_reclaims_and_evicts_nobody() -> None:
+async def test_on_a_full_disk_the_ladder_reclaims_and_evicts_no_pod() -> None:
     async with driven() as node:
         lab = node.lab
         await node.listed(await node.turn())
@@ -184,9 +184,7 @@ async def test_on_a_full_disk_the_ladder_reclaims_and_evicts_nobody() -> None:
             assert lab.phase("batch") == Phase.RUNNING
 
 
-async def test_on_a_full_disk_of_cgroup_v1_nobody_is_reclaimed_from_whom_the_stored_state_does_not_know() -> (
-    None
-):
+async def test_on_a_full_disk_of_cgroup_v1_only_pods_in_the_stored_state_are_reclaimed_from() -> None:
     async with driven() as node:
         lab = node.lab
         await node.listed(await node.turn())

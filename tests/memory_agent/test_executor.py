@@ -189,7 +189,7 @@ async def test_a_job_that_fails_is_reported_as_failed(error: Exception) -> None:
     assert reported == [ActionOutcome(evict, ActionResult.FAILED, str(error))]
 
 
-def test_pressure_is_that_of_the_pod_and_none_where_nobody_measures_it(tmp_path: Path) -> None:
+def test_pressure_is_that_of_the_pod_and_none_where_it_is_not_measured(tmp_path: Path) -> None:
     group = MemoryGroup(tmp_path, 2)
     assert pressure_of(group) == 0.0
     lines = [f"{kind} avg10=12.50 avg60=1.00 avg300=0.10 total=99\n" for kind in ("some", "full")]

@@ -91,7 +91,7 @@ async def test_where_podresources_refuses_the_checkpoint_says_who_holds_what() -
         await node.listed(await node.turn())
         lab.cluster.kubelet.faults.podresources_refusal = "rate limit exceeded"
         batch = await Eater(lab, "batch", 8).ready()
-        assert "limit 134217728" in lab.said("batch"), "it was held before it started, all the same"
+        assert "limit 134217728" in lab.said("batch"), "it was limited before it started"
         await node.until_known("batch")
         decision = await node.turn()
         assert set(decision.state.holders) == {batch.uid}
@@ -99,11 +99,11 @@ async def test_where_podresources_refuses_the_checkpoint_says_who_holds_what() -
         await lab.delete_pod("batch")
         await until(lambda: not node.cluster.pods, "the watch to know")
         decision = await node.turn()
-        assert decision.state.holders == {}, "the entry that lingers in the checkpoint is of nobody"
+        assert decision.state.holders == {}, "the entry that lingers in the checkpoint is of no pod"
 
 
 @pytest.mark.parametrize("damage", ["spoilt", "removed"])
-async def test_where_nobody_says_who_holds_what_the_last_word_counts_and_no_block_is_added(
+async def test_where_holders_are_unknown_the_last_known_count_and_no_block_is_added(
     damage: str,
 ) -> None:
     async with driven() as node:
@@ -127,7 +127,7 @@ async def test_where_nobody_says_who_holds_what_the_last_word_counts_and_no_bloc
 @pytest.mark.parametrize(
     ("changed", "what"), [({"resource": "other.dev/memory"}, "name"), ({"block_size": 2 * BLOCK}, "size")]
 )
-@pytest.mark.parametrize("silent", [False, True], ids=["the kubelet answers", "nobody answers"])
+@pytest.mark.parametrize("silent", [False, True], ids=["the kubelet answers", "no source answers"])
 async def test_blocks_that_are_held_get_no_new_name_or_size_by_a_restart(
     changed: dict[str, Any], what: str, silent: bool
 ) -> None:
@@ -183,7 +183,7 @@ async def test_a_jump_of_the_wall_clock_changes_nothing(jump: float) -> None:
         assert after.state.clock - before.state.clock == 10
 
 
-async def test_a_machine_that_slept_has_not_used_up_anybodys_deadline() -> None:
+async def test_a_machine_that_slept_has_not_used_up_any_deadline() -> None:
     async with driven() as node:
         batch = await with_batch(node)
         await batch.anon(100 * MIB)

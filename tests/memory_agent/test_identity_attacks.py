@@ -34,7 +34,7 @@ async def started(node: Driven) -> None:
 async def claim(
     node: Driven, name: str, uid: str, blocks: int, namespace: str = "default", **spec: Any
 ) -> None:
-    """A pod that says to be the mirror of another, as anybody who may create pods can make one."""
+    """A pod that says to be the mirror of another, as any tenant who may create pods can make one."""
     made = node.lab.create_pod(name, blocks, namespace=namespace, annotations={MIRROR: uid}, **spec)
     await until(lambda: any(pod.metadata.uid == made for pod in node.cluster.pods), "the watch to know")
 
@@ -147,7 +147,7 @@ async def test_who_claims_a_static_pods_uid_changes_nothing_for_it() -> None:
         assert node.lab.limit("agent") == 3 * BLOCK
 
 
-async def test_a_mirrors_uid_that_climbs_out_of_a_pods_group_limits_nobody(
+async def test_a_mirrors_uid_that_climbs_out_of_a_pods_group_limits_no_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where the checkpoint is silent, a pod is known by its name alone: a mirror's word must not become a path."""
@@ -175,7 +175,7 @@ async def test_a_mirrors_uid_that_climbs_out_of_a_pods_group_limits_nobody(
         assert lab.limit("database") == 3 * BLOCK
 
 
-async def test_a_mirror_of_nobody_that_requests_all_memory_takes_no_block_from_anybody() -> None:
+async def test_a_mirror_of_no_pod_that_requests_all_memory_takes_no_block_from_others() -> None:
     async with driven() as node:
         await started(node)
         await node.run_pod("batch", 2)

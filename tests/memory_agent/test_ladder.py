@@ -87,7 +87,7 @@ async def test_when_online_work_goes_in_time_the_limit_and_the_blocks_return() -
         assert lab.phase("batch") == Phase.RUNNING
 
 
-async def test_without_its_rung_nobody_is_reclaimed_from_and_the_next_rung_comes_at_once() -> None:
+async def test_without_its_rung_no_pod_is_reclaimed_from_and_the_next_rung_comes_at_once() -> None:
     """So the tests above would fail, were a rung left out."""
     async with driven(msgspec.structs.replace(SETTINGS, without=(Rung.RECLAIM,))) as node:
         online = await side_by_side(node)
@@ -118,7 +118,7 @@ async def test_a_process_that_exceeds_its_blocks_is_stopped_by_its_own_group_alo
 
 
 def touched(lab: MemoryLab, name: str) -> tuple[object, ...]:
-    """Of a pod, all that whoever touches it changes: deaths, limit, processes, starts and anonymous memory."""
+    """All that a change to a pod would show in: deaths, limit, processes, starts and anonymous memory."""
     group = lab.group(name)
     processes = [file.read_text() for file in sorted(group.folder.glob("**/cgroup.procs"))]
     anonymous = StatParser(group.version).parse(group.read("memory.stat")).anon

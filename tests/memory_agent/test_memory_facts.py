@@ -176,7 +176,7 @@ def test_reserves_come_from_the_node_and_where_allowed_from_the_kubelet() -> Non
     kept = reserves(node, config)
     assert (kept.kube_reserved, kept.system_reserved) == (GIB, None)
     assert (kept.eviction_hard, kept.eviction_soft) == (16 * GIB * 5 // 100, GIB)
-    assert reserves(None, config).eviction_hard is None, "a percentage of nobody knows what"
+    assert reserves(None, config).eviction_hard is None, "a percentage of an unknown capacity"
 
 
 # --- who holds what ------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ SILENT = Holdings(ENTRY.pods, listed=False)
             {"a", "new"},
             True,
         ),
-        (Holdings((Holding(key="default/nobody", ids=("CM-0000",)),)), [pod()], True, set(), False),
+        (Holdings((Holding(key="default/unknown", ids=("CM-0000",)),)), [pod()], True, set(), False),
     ],
     ids=[
         "listed by podresources",

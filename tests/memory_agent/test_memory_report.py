@@ -38,7 +38,7 @@ def test_all_is_restored_when_it_has_been_done_and_not_before(guest: dict[str, o
     assert is_restored(machine)
 
 
-def test_of_a_pod_whose_containers_nobody_knows_it_is_not_said_that_it_is_restored() -> None:
+def test_of_a_pod_whose_containers_are_unknown_it_is_not_said_that_it_is_restored() -> None:
     machine = switched_off(limit=None, swap_limit=None)
     assert is_restored(machine)
     machine.guests[0].known = False
@@ -60,7 +60,7 @@ def test_of_a_pod_whose_containers_nobody_knows_it_is_not_said_that_it_is_restor
         ),
     ],
 )
-def test_status_names_the_namespaces_in_which_nobody_may_be_evicted(
+def test_status_names_the_namespaces_in_which_no_pod_may_be_evicted(
     without: tuple[str, ...], words: str
 ) -> None:
     machine = Machine(without_eviction=frozenset(without))

@@ -31,7 +31,7 @@ class Server(Client):
     async def ask_once(self, request: Request) -> bytes:
         assert request.doing.resource.startswith("selfsubjectaccessreviews")
         if self.away:
-            raise Unreachable("nobody there")
+            raise Unreachable("no answer")
         spec = msgspec.json.decode(request.body or b"")["spec"]["resourceAttributes"]
         resource = "/".join(spec[part] for part in ("resource", "subresource") if part in spec)
         question = (f"{spec['verb']} {resource}", spec["namespace"])
@@ -55,7 +55,7 @@ async def asking(server: Server) -> AsyncIterator[NamespaceRights]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_of_a_namespace_that_nobody_asked_about_nothing_is_known_and_nothing_forbidden() -> None:
+async def test_of_a_namespace_that_was_never_asked_about_nothing_is_known_and_nothing_forbidden() -> None:
     async with asking(Server()) as rights:
         assert rights.without_eviction == rights.without_creation == frozenset()
 
@@ -70,7 +70,7 @@ async def test_rights_are_told_apart_by_namespace() -> None:
         await until(lambda: len(rights.without_creation) == 4, "all answers")
         assert rights.without_eviction == {"c"}
         assert rights.without_creation == {"a", "c", "d", "e"}, "who moves a pod reads it and its namespace"
-        assert (CREATE, "c") not in server.asked, "who may evict nobody moves nobody"
+        assert (CREATE, "c") not in server.asked, "without the right to evict, no pod moves"
 
 
 async def test_answers_are_kept_and_asked_for_again_after_a_while_and_not_before() -> None:

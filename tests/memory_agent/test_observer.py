@@ -21,7 +21,7 @@ NODE = NodeMemory(total=1 << 30, available=1 << 29, free=1 << 29, inactive_file=
 async def test_a_pod_bound_here_that_the_kubelet_has_not_taken_in_requests_nothing_of_the_node(
     tmp_path: Path,
 ) -> None:
-    """As one that asks for all memory, which anybody may bind by name, again and again, for the kubelet to refuse."""
+    """For example a pod that asks for all memory, which any tenant may bind by name, for the kubelet to refuse."""
 
     def pod(uid: str, **status: str) -> ApiPod:
         main = {"name": "main", "resources": {"requests": {"memory": "900Gi"}}}

@@ -91,7 +91,7 @@ def test_a_memory_high_of_ours_is_marked_with_what_it_was_until_it_is_given_back
     assert (found.high, found.our_high) == (before, None)
 
 
-def test_where_no_mark_can_be_left_a_pod_is_throttled_all_the_same(
+def test_where_no_mark_can_be_left_a_pod_is_still_throttled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object) -> None:
@@ -129,7 +129,7 @@ async def test_a_pod_that_neither_a_mark_nor_a_record_would_remember_is_not_thro
     assert read(pod).high == 64 * MIB, "what only gives back needs neither"
 
 
-# --- limits that somebody else sets at the same moment ---------------------------------------------------
+# --- limits that another process sets at the same moment ------------------------------------------------
 
 
 GIVE_BACK = RestoreLimit(pod=POD, to=MIB, reason="")
@@ -156,7 +156,7 @@ class Resized(MemoryGroup, frozen=True):
     ],
     ids=["throttle", "ease", "let go", "hold", "hold swap", "restore"],
 )  # fmt: skip
-def test_a_limit_that_is_not_named_is_not_written_back_over_somebody_elses(
+def test_a_limit_that_is_not_named_is_not_written_back_over_that_of_another_process(
     tmp_path: Path, act: Callable[[MemoryGroup], bool], named: str
 ) -> None:
     group(tmp_path, high=32 * MIB, limit=64 * MIB)
@@ -208,7 +208,7 @@ def test_a_container_that_has_ended_is_done(tmp_path: Path) -> None:
     assert pod_limits.restore(pod, RESTORE, IDS, {"other"}, off=True)
 
 
-def test_where_nobody_can_say_which_containers_run_a_missing_group_is_told(tmp_path: Path) -> None:
+def test_where_it_is_unknown_which_containers_run_a_missing_group_is_told(tmp_path: Path) -> None:
     with pytest.raises(pod_limits.GroupMissing, match="for main, other, which may be running"):
         pod_limits.restore(pod_with(tmp_path, "aaa", "bbb"), RESTORE, {}, None, off=True)
 

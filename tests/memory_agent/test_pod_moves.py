@@ -1,4 +1,4 @@
-"""Pods that move: nobody goes who could not be created again, no move lasts for ever, no pod comes back unwanted."""
+"""Pods that move: no pod leaves that could not be created again, no move lasts for ever, none comes back unwanted."""
 
 import errno
 import os
@@ -71,7 +71,7 @@ class Server(Client):
                     raise self.eviction
                 self.end(DELETION if self.stays else "")
                 return b"{}"
-        raise AssertionError(f"nobody departs by {request.doing}")
+        raise AssertionError(f"no pod departs by {request.doing}")
 
     def end(self, deletion: str = "", grace: int = 30) -> None:
         """The pod is gone, or on its way out."""
@@ -114,7 +114,7 @@ def moving(server: Server, store: MemoryStore) -> PodMoves:
     return PodMoves(View(server), store, server.clock)
 
 
-def nobody(uid: str) -> bool:
+def no_job(uid: str) -> bool:
     return False
 
 
@@ -186,14 +186,14 @@ async def test_a_creation_that_fails_later_is_told_once_and_tried_again(store: M
     await moves.begin(MOVE)
     server.refusal = refusal(Forbidden, "exceeded quota")
     for _ in range(3):
-        await moves.finish(nobody)
+        await moves.finish(no_job)
     assert [(about, reason) for about, reason, _ in view.told] == [
         ("default/mover", "ColocationMemoryMoveElsewhereFailed"),
         ("node", "ColocationMemoryMoveElsewhereFailed"),
     ]
     assert "exceeded quota" in view.told[0][2]
     server.refusal = None
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert store.moves().manifests == ()
 
 
@@ -203,7 +203,7 @@ async def test_a_namespace_that_came_back_gets_no_pod_of_its_former_life(store: 
     server.namespace = None
     moves = moving(server, store)
     server.namespace = {"metadata": {"name": "default", "uid": "another"}}
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0
     assert store.moves().manifests == ()
 
@@ -213,9 +213,9 @@ async def test_a_namespace_that_is_deleted_ends_the_move_before_it_can_come_back
     moves = moving(server, store)
     await moves.begin(MOVE)
     was, server.namespace = server.namespace, None
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     server.namespace = was
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0
     assert store.moves().manifests == ()
 
@@ -231,16 +231,16 @@ async def test_a_move_that_fails_for_an_hour_is_given_up_told_and_kept_for_peopl
     for _ in range(59):
         await server.time.advance(60)
         moves = moving(server, store) if restarts else moves
-        await moves.finish(nobody)
+        await moves.finish(no_job)
     assert server.creations == 59
     await server.time.advance(61)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     view = moves._cluster
     assert isinstance(view, View)
     assert "is not created again; create it if you still want it" in view.told[-1][2]
     server.refusal = None
-    await moves.finish(nobody)
-    await moving(server, store).finish(nobody)
+    await moves.finish(no_job)
+    await moving(server, store).finish(no_job)
     assert server.creations == 59, "room in the quota comes too late"
     aside = tmp_path / "state" / "memory-recreate-u.json.expired"
     assert msgspec.json.decode(aside.read_bytes(), type=PodNote).name == "mover"
@@ -253,10 +253,10 @@ async def test_a_jump_of_the_clock_makes_no_note_last_for_ever(store: MemoryStor
     moves = moving(server, store)
     await moves.begin(MOVE)
     server.refusal = refusal(Forbidden, "exceeded quota")
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     server.time.jump(jump)
     await server.time.advance(3601)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert store.moves().manifests == ()
 
 
@@ -272,7 +272,7 @@ async def test_an_api_server_that_refuses_everything_for_an_hour_ends_the_move_t
         raise refusal(Forbidden, "no")
 
     monkeypatch.setattr(server, "ask_once", broken)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert store.moves().manifests == ()
 
 
@@ -304,7 +304,7 @@ async def test_a_pod_that_its_owner_deleted_just_before_the_eviction_is_not_crea
     outcome = await moves.begin(MOVE)
     assert outcome.result is ActionResult.GONE
     server.pod = None
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0
     assert store.moves().manifests == ()
 
@@ -318,12 +318,12 @@ async def test_a_pod_that_its_owner_deletes_while_it_ends_is_not_created_again(
     moves = moving(server, store)
     await moves.begin(MOVE)
     moves = moves if life == "same" else moving(server, store)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert len(store.moves().manifests) == 1, "it still ends"
     server.end("2026-01-01T00:00:02Z", grace=1)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     server.end()
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0
     assert store.moves().manifests == ()
 
@@ -334,9 +334,9 @@ async def test_the_kubelets_last_word_on_an_evicted_pod_is_not_its_owners(store:
     moves = moving(server, store)
     await moves.begin(MOVE)
     server.end("2026-01-01T00:00:20Z", grace=0)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     server.end()
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 1
 
 
@@ -347,7 +347,7 @@ async def test_an_agent_killed_before_the_eviction_was_answered_is_followed_by_o
     await moving(server, store).begin(MOVE)
     (note,) = store.moves().manifests
     store.remember(msgspec.structs.replace(note, accepted=False, deletion=""))
-    await moving(server, store).finish(nobody)
+    await moving(server, store).finish(no_job)
     assert server.creations == 1
 
 
@@ -360,7 +360,7 @@ async def test_an_agent_killed_before_the_eviction_and_back_much_later_creates_n
     store.remember(msgspec.structs.replace(note, accepted=False, deletion=""))
     await server.time.advance(600)
     moves = moving(server, store)
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0, "its owner may have deleted it since"
     assert len(list(store._folder.glob("*.expired"))) == 1
 
@@ -412,7 +412,7 @@ async def test_a_note_that_cannot_be_removed_after_a_refused_eviction_is_no_fail
     outcome = await moves.begin(MOVE)
     assert outcome.result is ActionResult.REFUSED
     server.pod = None
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert server.creations == 0, "the owner deleted it"
 
 
@@ -424,10 +424,10 @@ async def test_a_note_that_cannot_be_removed_creates_no_second_pod_and_holds_up_
     full.remember(other)
     full.broken = True
     for _ in range(3):
-        await moves.finish(nobody)
+        await moves.finish(no_job)
     assert [body["metadata"]["name"] for body, dry_run in server.created if not dry_run] == ["mover", "other"]
     full.broken = False
-    await moves.finish(nobody)
+    await moves.finish(no_job)
     assert full.moves().manifests == ()
     assert server.creations == 2
 
@@ -444,7 +444,7 @@ async def test_trouble_with_a_note_is_one_event_though_the_temporary_file_has_an
     full.remember(msgspec.structs.replace(note, accepted=False))
     full.broken = True
     for _ in range(3):
-        await moves.finish(nobody)
+        await moves.finish(no_job)
     assert len(view.told) == 2, "one on the pod, one on the node"
 
 

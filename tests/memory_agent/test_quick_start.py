@@ -5,7 +5,7 @@ from tests.memory_agent.lab import NAMESPACE, RESOURCE, memory_lab
 from tests.support.waiting import until
 
 THREE_BLOCKS = 1_610_612_736
-# Shells drop variables whose names they do not like, which the process has all the same.
+# Shells drop variables whose names they do not like, which the process still has.
 SAY_IDS = (
     f"echo \"ids $(tr '\\0' '\\n' < /proc/$$/environ | grep ^{RESOURCE}=)\"; "
     "sh -c 'echo \"$COLOCATION_MEMORY_BLOCKS has $COLOCATION_MEMORY_BYTES\"'; exec sleep infinity"

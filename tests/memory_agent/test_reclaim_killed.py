@@ -1,4 +1,4 @@
-"""On cgroup v1 a reclaim lowers the pod's limit and puts it back; whoever dies in between hurts nobody."""
+"""On cgroup v1 a reclaim lowers the pod's limit and puts it back; an agent killed in between does no harm."""
 
 import signal
 from collections.abc import AsyncIterator
@@ -51,7 +51,7 @@ async def test_a_pod_that_allocates_under_the_lowered_limit_lives(lab: MemoryLab
     batch = await lowered(lab)
     await batch.anon(14 * MIB)
     assert oom_kills(lab.group("batch")) == 0
-    assert (lab.limit("batch") or 0) < 4 * BLOCK, "nobody has raised it"
+    assert (lab.limit("batch") or 0) < 4 * BLOCK, "it is not raised yet"
 
 
 async def test_the_successor_puts_the_limit_back_before_it_has_looked_at_anything(lab: MemoryLab) -> None:

@@ -108,7 +108,7 @@ async def test_without_the_movers_rights_a_pod_that_may_move_is_evicted_like_oth
             assert lab.pod("mover") is None
 
 
-async def test_nobody_is_evicted_where_no_binding_allows_it_and_status_names_the_namespace() -> None:
+async def test_no_pod_is_evicted_where_no_binding_allows_it_and_status_names_the_namespace() -> None:
     async with memory_lab() as lab:
         lab.cluster.registry.create(NAMESPACES, "", {"metadata": {"name": "unbound"}})
         grant(lab, *SELLING)
@@ -125,7 +125,7 @@ async def test_nobody_is_evicted_where_no_binding_allows_it_and_status_names_the
             # A binding that is taken away counts when the server is next asked.
             deletion.delete(lab.cluster.registry, ROLE_BINDINGS, NAMESPACE, EVICTOR)
             await node.clock.advance(300)
-            await until(lambda: rights.without_eviction == {NAMESPACE, "unbound"}, "the same, anew")
+            await until(lambda: rights.without_eviction == {NAMESPACE, "unbound"}, "the same again")
             assert await pressed(node) == []
             assert lab.pod("eater") is not None
             told = " ".join(node.part.report.sentences)

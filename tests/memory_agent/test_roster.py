@@ -76,7 +76,7 @@ def test_of_several_pods_that_claim_a_uid_without_proof_none_counts() -> None:
 def test_a_lone_mirror_without_proof_counts_for_nothing_and_is_no_collision() -> None:
     """As those of static pods that hold no blocks, of which every control plane has some."""
     known = roster([pod("m", "kube-system/etcd", claims=FILE)], {}, frozenset({FILE}))
-    assert not known.identities(RESOURCE), "nor is the request of a pod that nobody runs taken from the node"
+    assert not known.identities(RESOURCE), "nor is the request of a pod that does not run taken from the node"
     assert not known.collisions
 
 
@@ -152,7 +152,7 @@ def test_records_that_agree_prove_whose_uid_it_is() -> None:
 
 
 @pytest.mark.parametrize("uid", [f"{VICTIM}/..", "", "..", "a\0"])
-def test_a_uid_in_the_checkpoint_that_leads_elsewhere_is_nobodys_and_its_blocks_are_not_free(
+def test_a_uid_in_the_checkpoint_that_leads_elsewhere_is_no_pods_and_its_blocks_are_not_free(
     uid: str,
 ) -> None:
     found = Holdings(holdings_of([], [entry(uid, "CM-0007")], RESOURCE))

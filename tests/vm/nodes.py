@@ -47,7 +47,7 @@ SETTINGS = MemorySettings(block_size=Size(BLOCK), forecast=Instant())
 
 
 class EvictingClient(Client):
-    """An API server and a kubelet in one: whoever is evicted has ended."""
+    """An API server and a kubelet in one: an evicted pod has ended."""
 
     def __init__(self, pods: RealPods, clock: ManualClock) -> None:
         super().__init__(Connection("http://127.0.0.1:9", "the test"), clock)
@@ -96,7 +96,7 @@ class Node:
         self.clock = ManualClock()
         self.client = EvictingClient(pods, self.clock)
         self.far_was: tuple[NumaMemory, ...] | None = None
-        """Far nodes as they were at an earlier look, where somebody has filled them since."""
+        """Far nodes as they were at an earlier look, where they have been filled since."""
         paths = KubeletPaths(folder)
         paths.device_plugins.mkdir(parents=True, exist_ok=True)
         entry = Entry(BATCH, "main", SETTINGS.resource, {NO_TOPOLOGY: IDS}, b"")

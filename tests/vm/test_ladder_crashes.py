@@ -46,7 +46,7 @@ QUICK = msgspec.structs.replace(
     undo_pause=0.0,
     reclaim_pressure=100.0,
 )
-"""A rung a turn, both ways. Nobody is evicted, so a debt lasts as long as online work does."""
+"""A rung a turn, both ways. No pod is evicted, so a debt lasts as long as online work does."""
 SYSTEM = 261 * MIB
 FOR_PODS = 100 * MIB
 """What the node has then beyond the system, the kubelet's threshold and the margin."""
