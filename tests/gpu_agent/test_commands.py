@@ -72,7 +72,8 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
         await lab.shows(BOTH - 400, 1)
         lab.configure(SMALL)
         lab.hang_up()
-        await lab.shows(BOTH, 2)  # The GPU with the XID is healthy again: what follows looks at a node at rest.
+        # The GPU with the XID is healthy again: what follows looks at a node at rest.
+        await lab.shows(BOTH, 2)
 
         cluster = ("--kubeconfig", lab.root / "kubeconfig", "--node", MACHINE)
         environ = {

@@ -1,14 +1,17 @@
 """The memory part made from an agent's configuration, and changed by a new one as far as it can be while it runs."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from colocate.agent.device_bound import DeviceBound
 from colocate.agent.schema import Config
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
+from colocate.cluster.node_status import node_kubelet
 from colocate.host.identity import this_node
 from colocate.memory import blocks_for_settings
 from colocate.memory.agent.cluster_view import ClusterView
@@ -29,11 +32,12 @@ _REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONF
 _PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
 
 
-def memory_part(config: Config, clock: Clock) -> MemoryPart:
+def memory_part(config: Config, clock: Clock, bound: DeviceBound) -> MemoryPart:
     """A part as configured; UserError where no cluster is known or the stored state cannot be read."""
     memory = config.memory
     kubeconfig = Path(memory.kubeconfig) if memory.kubeconfig else None
     client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
+    bound.ask = partial(node_kubelet, client, memory.node or this_node())
     return MemoryPart(
         memory.settings(),
         store=MemoryStore(memory.state_folder),

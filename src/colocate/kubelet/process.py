@@ -1,6 +1,7 @@
 """A process of device plugins: any number of them, one event loop, the signals a container gets."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import uvloop
@@ -26,7 +27,8 @@ class Plugins:
     """Several plugins that live and stop together; others may join and leave meanwhile.
 
     For a program that has an event loop and signals of its own: `run` and `serve` are made of it. `metrics` is the
-    registry of prometheus-client that gets the metrics of the SDK; None: no registry does.
+    registry of prometheus-client that gets the metrics of the SDK; None: no registry does. `check` is awaited before
+    every registration of any of them, which waits while it raises; a `UserError` before the first ends `run`.
     """
 
     settings: Settings
@@ -38,6 +40,7 @@ class Plugins:
         settings: Settings | None = None,
         clock: Clock | None = None,
         metrics: CollectorRegistry | None = REGISTRY,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # Here and not above: who imports the SDK may have to set something before gRPC is loaded.
         startup.load_grpc()
@@ -47,6 +50,7 @@ class Plugins:
             telemetry.register_plugin_metrics(metrics)
         self.settings = settings or Settings(paths=KubeletPaths.from_environment())
         self._clock = clock or SystemClock()
+        self._check = check
         paths = self.settings.paths
         by_call = self.settings.registration is Registration.REGISTER
         self._watch = FolderWatch(paths.device_plugins if by_call else paths.plugins_registry, self._clock)
@@ -104,7 +108,7 @@ class Plugins:
     def _endpoint(self, plugin: DevicePlugin) -> "Endpoint":
         from colocate.kubelet.endpoint import Endpoint
 
-        made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
+        made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders, self._check)
         if any(other.resource == made.resource for other in self._endpoints):
             raise UserError(
                 f"two plugins serve {made.resource}, but a kubelet listens to one; give one of them another "

@@ -4,9 +4,11 @@ It knows ids, units and the kubelet. Which pod a container is of, and which GPU 
 `GpuAllocation`, which knows pods, annotations and the book. Neither knows the other's half.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
+
+import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched, first
@@ -14,22 +16,17 @@ from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.errors import Unavailable, UserError
 from colocate.gpus import (
-    DEAR_FROM,
     DIALECTS,
     AnswerKey,
-    DeviceCost,
     Dialect,
     GpuBook,
     GpuHolding,
-    KubeletVersion,
     bearable_unit,
-    device_cost,
     message_bytes,
     other_unit,
     slice_order,
     slices_of,
     smallest_unit,
-    why_too_dear,
 )
 from colocate.gpus.agent.monitor import GpuMonitor
 from colocate.kubelet import MESSAGE_LIMIT, DevicePlugin
@@ -37,12 +34,13 @@ from colocate.kubelet.holders import InjectedEntry, held_in, injected_entries
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.podresources import list_pods
 from colocate.model.device import Allocation, Device, from_one_group
+from colocate.model.device_cost import DeviceCost
 from colocate.model.figures import amount, count, some
 from colocate.model.gpu import GpuInventory
 from colocate.telemetry import Event
 
-_DRAIN_LOOK = 10.0
-"""Seconds between two looks at what is still held in a dialect that drains."""
+_LOOK = 10.0
+"""Seconds between two looks at what is still held in a dialect that drains, and at GPUs that are withheld."""
 
 
 class GpuAllocation(Protocol):
@@ -74,38 +72,19 @@ class GpuAllocation(Protocol):
         """The GPUs as they are from now on: new ones, sick ones, ones that are well again."""
 
 
-class DeviceBound:
-    """Whether a kubelet can bear all devices of a node, of all dialects and other resources together."""
+class DeviceBound(Protocol):
+    """Whether the kubelet of a node can bear all devices of an agent, those of other resources as well."""
 
-    def __init__(
-        self,
-        dialects: Sequence[Dialect],
-        others: int,
-        kubelet: Callable[[], Awaitable[KubeletVersion | None]],
-    ) -> None:
-        """`others` are devices that the agent may offer beside GPUs; `kubelet` asks for its version."""
-        self.warning = ""
-        """What an older kubelet bears and a newer one would not; empty where there is nothing to fear."""
-        self._dialects = dialects
-        self._others = others
-        self._kubelet = kubelet
+    warning: str
+    """What is withheld, or what a newer kubelet would not bear; empty where there is nothing to fear."""
 
-    def cost(self, inventory: GpuInventory) -> DeviceCost:
-        return device_cost(inventory.shared, self._dialects, self._others)
+    @property
+    def cost(self) -> DeviceCost:
+        """Of all devices that are offered."""
 
-    async def check(self, inventory: GpuInventory) -> None:
-        """UserError where there are too many for the kubelet of this node, or for one whose version nobody knows."""
-        reason = why_too_dear(inventory.shared, self._dialects, self._others)
-        if not reason:
-            return
-        version = await self._kubelet()
-        if version is None or version >= DEAR_FROM:
-            raise UserError(reason)
-        if not self.warning:
-            telemetry.logger().warning(
-                Event.GPU_DEVICES_DEAR, kubelet=f"{version[0]}.{version[1]}", reason=reason
-            )
-        self.warning = f"before this node's kubelet becomes 1.36 or newer: {reason}"
+    async def admit(self, inventory: GpuInventory) -> None:
+        """Offer the slices of these GPUs in all dialects; UserError where the kubelet cannot bear them, Unavailable
+        while nobody knows, and then they are not offered."""
 
 
 class GpuPlugin(DevicePlugin):
@@ -129,6 +108,10 @@ class GpuPlugin(DevicePlugin):
         self._paths = paths
         self._bound = bound
         self._served = served or (dialect,)
+        self.withheld = ""
+        """Why GPUs that have come are not offered; empty where all are."""
+        self._asked = 0, 0.0
+        """When that was asked last: at how many changes of the GPUs, and the time."""
         self._take(GpuInventory())
 
     async def open(self) -> None:
@@ -142,7 +125,7 @@ class GpuPlugin(DevicePlugin):
         if not self.dialect.drains and (reason := why_too_many(inventory, self.dialect)):
             raise UserError(reason)
         if self._bound is not None and not self.dialect.drains:
-            await self._bound.check(inventory)
+            await self._bound.admit(inventory)
         if self._paths is not None and (
             reason := await _why_other_unit(self._paths, self._monitor.clock, inventory, self.dialect)
         ):
@@ -157,12 +140,13 @@ class GpuPlugin(DevicePlugin):
         while True:
             gpus, book = self._monitor.changed.count, self._allocation.changed.count
             held = await self._held() if self.dialect.drains else None
+            is_whole = await self._take_gpus()
             yield self._listed(held)
             reached("gpus.published")
             changes = (self._monitor.changed.beyond(gpus), self._allocation.changed.beyond(book))
-            if self.dialect.drains:
-                # Its pods end, and the kubelet's records say so a moment later.
-                await first(*changes, self._monitor.clock.sleep(_DRAIN_LOOK))
+            if self.dialect.drains or not is_whole:
+                # Its pods end, and the kubelet's records say so a moment later; or the kubelet becomes another.
+                await first(*changes, self._monitor.clock.sleep(_LOOK))
             else:
                 await first(*changes)
 
@@ -200,9 +184,6 @@ class GpuPlugin(DevicePlugin):
         Of a dialect that drains, those that are `held`: what they name stays theirs, and nothing else is there to be
         had. Where nobody can say which these are, all are listed, and none of them can be had.
         """
-        inventory = self._monitor.inventory
-        if inventory.shared != self._inventory.shared:
-            self._take(inventory)
         marked = self._allocation.unhealthy(self.resource)
         if self.dialect.drains:
             kept = self._devices if held is None else [each for each in self._devices if each.id in held]
@@ -216,6 +197,42 @@ class GpuPlugin(DevicePlugin):
                 listed[place] = self._unhealthy.setdefault(id, self._devices[place].unhealthy())
         return listed
 
+    async def _take_gpus(self) -> bool:
+        """List the slices of the GPUs as they are now; False where that is withheld, as it is more than the kubelet
+        bears. Fewer are always taken."""
+        inventory = self._monitor.inventory
+        if inventory.shared == self._inventory.shared:
+            return True
+        if (
+            self._bound is not None
+            and not self.dialect.drains
+            and not await self._admits(self._bound, inventory)
+        ):
+            inventory = _as_before(inventory, self._inventory)
+        if inventory.shared != self._inventory.shared:
+            self._take(inventory)
+        return not self.withheld
+
+    async def _admits(self, bound: DeviceBound, inventory: GpuInventory) -> bool:
+        now, seen = self._monitor.clock.monotonic(), self._monitor.changed.count
+        if self.withheld and seen == self._asked[0] and now < self._asked[1] + _LOOK:
+            return False
+        self._asked = seen, now
+        try:
+            await bound.admit(inventory)
+        except (UserError, Unavailable) as error:
+            if self.withheld != str(error):
+                self.withheld = str(error)
+                telemetry.logger().error(
+                    Event.PLUGIN_DEVICES_FAILED,
+                    resource=self.resource,
+                    reason=self.withheld,
+                    effect="GPUs that have come are not offered",
+                )
+            return False
+        self.withheld = ""
+        return True
+
     def _take(self, inventory: GpuInventory) -> None:
         self._inventory = inventory
         self._slices = slices_of(inventory.shared, self.dialect.unit)
@@ -223,6 +240,18 @@ class GpuPlugin(DevicePlugin):
         self._devices = [Device(id, numa=near[uuid]) for uuid, ids in self._slices.ids.items() for id in ids]
         self._places = {device.id: place for place, device in enumerate(self._devices)}
         self._unhealthy: dict[str, Device] = {}
+
+
+def _as_before(inventory: GpuInventory, before: GpuInventory) -> GpuInventory:
+    """The GPUs that were there, as they are now, and none of them larger."""
+    known = {gpu.uuid: gpu.memory for gpu in before.shared}
+    return GpuInventory(
+        tuple(
+            msgspec.structs.replace(gpu, memory=min(gpu.memory, known[gpu.uuid]))
+            for gpu in inventory.gpus
+            if gpu.uuid in known
+        )
+    )
 
 
 def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
