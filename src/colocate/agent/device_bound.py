@@ -95,8 +95,11 @@ class DeviceBound:
             version = f"{kubelet.version[0]}.{kubelet.version[1]}"
         if not self._warned:
             self._warned = True
-            event = Event.GPU_DEVICES_DEAR if self.dialects else Event.CONFIG_DOUBTFUL
-            telemetry.logger().warning(event, kubelet=version, reason=reason)
+            log = telemetry.logger(kubelet=version)
+            if self.dialects:
+                log.warning(Event.GPU_DEVICES_DEAR, reason=reason)
+            else:
+                log.warning(Event.CONFIG_DOUBTFUL, reason=reason)
         return f"before this node's kubelet becomes 1.36 or newer: {reason}"
 
     async def _heard(self, ask: AskKubelet) -> NodeKubelet:

@@ -72,7 +72,7 @@ class GpuAllocation(Protocol):
         """The GPUs as they are from now on: new ones, sick ones, ones that are well again."""
 
 
-class DeviceBound(Protocol):
+class SliceBound(Protocol):
     """Whether the kubelet of a node can bear all devices of an agent, those of other resources as well."""
 
     warning: str
@@ -96,7 +96,7 @@ class GpuPlugin(DevicePlugin):
         monitor: GpuMonitor,
         allocation: GpuAllocation,
         paths: KubeletPaths | None = None,
-        bound: DeviceBound | None = None,
+        bound: SliceBound | None = None,
         served: Sequence[Dialect] = (),
     ) -> None:
         """With paths, it looks at the kubelet's checkpoint before it starts: see `open`. `served` are all dialects of
@@ -213,7 +213,7 @@ class GpuPlugin(DevicePlugin):
             self._take(inventory)
         return not self.withheld
 
-    async def _admits(self, bound: DeviceBound, inventory: GpuInventory) -> bool:
+    async def _admits(self, bound: SliceBound, inventory: GpuInventory) -> bool:
         now, seen = self._monitor.clock.monotonic(), self._monitor.changed.count
         if self.withheld and seen == self._asked[0] and now < self._asked[1] + _LOOK:
             return False
