@@ -11,7 +11,7 @@ from colocate.gpus.agent import metrics
 from colocate.gpus.agent.key_file import KeyFile
 from colocate.gpus.agent.monitor import GpuMonitor, KnownGpu
 from colocate.gpus.agent.node_counts import GpuNodeCounts
-from colocate.gpus.agent.plugin import SliceBound, GpuAllocation, GpuPlugin
+from colocate.gpus.agent.plugin import GpuAllocation, GpuPlugin, SliceBound
 from colocate.gpus.agent.report import GpuReport, gpu_report
 from colocate.host.mock_gpus import MockGpus
 from colocate.host.pod_groups import PROC, pod_of_process
