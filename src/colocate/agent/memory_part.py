@@ -29,7 +29,10 @@ _FIXED = (
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONFIG", context="", insecure="")
 """An agent has no flags for the cluster, and trusts no server unseen."""
 
-_PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
+_PATIENCE = ClientSettings(
+    timeout=10.0, list_timeout=30.0, attempts=2, most_objects=10_000, longest_list=1 << 30
+)
+"""For the pods of one node, and the node: what is longer is no list of theirs."""
 
 
 def memory_part(config: Config, clock: Clock, bound: DeviceBound) -> MemoryPart:

@@ -428,7 +428,8 @@ class PodAllocator:
             self._silent = ""
         except Unavailable as error:
             self._silent = str(error)
-        self._records = GpuRecords(self._known_pods, holdings, str(kubelet or ""))
+        pods = self._known_pods
+        self._records = GpuRecords(pods, holdings, str(kubelet or ""), self._pods.sealed_states)
         self._take(
             settle(
                 self._records,
@@ -439,6 +440,8 @@ class PodAllocator:
                 gpu_of=self._gpu_of,
             )
         )
+        if pods is not None and self._inventory.gpus and self.settings.keys:
+            self._pods.forget_states()  # Before that, no seal can be told from a tenant's words.
         return holdings
 
     def _take(self, answers: GpuAnswers, *, force: bool = False) -> None:
