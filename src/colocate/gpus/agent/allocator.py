@@ -113,7 +113,7 @@ class PodAllocator:
         self._settled = Watched()
         self._claimants = Claimants(paths, clock)
         self._search = PodSearch(pods, clock)
-        self._notices = GpuNotices(pods, clock)
+        self._notices = GpuNotices(pods, clock, started.deletions, self._save_started)
         self._log = telemetry.logger()
 
     @property
@@ -203,9 +203,9 @@ class PodAllocator:
         mine = (*self._answers.by_key.values(), *self._answers.lost.values())
         return frozenset(id for answer in mine if answer.key.resource == resource for id in answer.ids)
 
-    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str]:
+    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str] | None:
         if (pods := self._known_pods) is None:
-            return frozenset()
+            return None
         return frozenset(uid for uid in uids if (pod := pods.get(uid)) is None or pod.is_finished)
 
     # --- what the kubelet asks -------------------------------------------------------------------
@@ -281,7 +281,8 @@ class PodAllocator:
     async def _save_started(self) -> None:
         """One at a time, each with what is known when it begins: an older one never replaces a newer."""
         async with self._saving:
-            await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due))
+            deletions = self._notices.deletions
+            await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due, deletions))
 
     async def _proof(self, resource: str, ids: frozenset[str]) -> Sequence[GpuAnswer]:
         """The answers of the containers that hold these ids, proven or condemned; Refused where nobody knows."""

@@ -12,7 +12,6 @@ import msgspec
 
 from colocate import telemetry
 from colocate.aio import Watched, first
-from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.errors import Unavailable, UserError
 from colocate.gpus import (
@@ -62,8 +61,8 @@ class GpuAllocation(Protocol):
     def held(self, resource: str) -> AbstractSet[str]:
         """The devices that containers hold, as far as it was told."""
 
-    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str]:
-        """Those of these pods that have ended, by the API; none while it has not told."""
+    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str] | None:
+        """Those of these pods that have ended, by the API; None while it has not told."""
 
     def unhealthy(self, resource: str) -> AbstractSet[str]:
         """The devices to be marked Unhealthy, so that what the kubelet counts as free is what the book has free."""
@@ -126,14 +125,12 @@ class GpuPlugin(DevicePlugin):
             raise UserError(reason)
         if self._bound is not None and not self.dialect.drains:
             await self._bound.admit(inventory)
-        if self._paths is not None and (
-            reason := await _why_other_unit(self._paths, self._monitor.clock, inventory, self.dialect)
-        ):
-            raise UserError(reason)
-        if self._paths is not None and (
-            reason := await _why_unserved(self._paths, self._monitor.clock, self._served)
-        ):
-            raise UserError(reason)
+        if self._paths is not None:
+            reason = await self._why_other_unit(self._paths, inventory) or await self._why_unserved(
+                self._paths
+            )
+            if reason:
+                raise UserError(reason)
 
     async def devices(self) -> AsyncIterator[list[Device]]:
         await self._monitor.ready()
@@ -175,7 +172,7 @@ class GpuPlugin(DevicePlugin):
             entries = await injected_entries(self._paths, {self.resource})
         except Unavailable:
             return None
-        ended = self._allocation.ended({entry.uid for entry in entries})
+        ended = self._allocation.ended({entry.uid for entry in entries}) or frozenset()
         return held | {id for entry in entries if entry.uid not in ended for id in entry.ids}
 
     def _listed(self, held: AbstractSet[str] | None = None) -> list[Device]:
@@ -233,6 +230,59 @@ class GpuPlugin(DevicePlugin):
         self.withheld = ""
         return True
 
+    async def _why_other_unit(self, paths: KubeletPaths, inventory: GpuInventory) -> str:
+        """Which pods were given slices of another size; empty where none was, or nobody can say."""
+        dialect = self.dialect
+        try:
+            entries = await injected_entries(paths, {dialect.memory})
+        except Unavailable:
+            return ""
+        others = [each for each in entries if other_unit(_holding(each), inventory, dialect)]
+        pods = sorted({each.uid for each in await self._alive(paths, others)})
+        if not pods:
+            return ""
+        return (
+            f"{dialect.memory}: {count(len(pods), 'running pod')} got devices of another unit than "
+            f"{amount(dialect.unit << 20)} ({some(pods)}); set the unit of gpus.dialects[{dialect.name}] back, or "
+            "delete these pods first"
+        )
+
+    async def _why_unserved(self, paths: KubeletPaths) -> str:
+        """Which pods hold GPU memory under names that this agent knows and does not serve; empty where none does."""
+        mine = {dialect.memory for dialect in self._served}
+        for dialect in DIALECTS.values():
+            if dialect.memory in mine:
+                continue
+            try:
+                entries = await injected_entries(paths, {dialect.memory})
+            except Unavailable:
+                return ""
+            if pods := sorted({each.uid for each in await self._alive(paths, entries)}):
+                return (
+                    f"{count(len(pods), 'running pod')} of this node {'hold' if len(pods) > 1 else 'holds'} "
+                    f"{dialect.memory} ({some(pods)}), which gpus.dialects does not name: it would be sold twice; "
+                    f"add {{name: {dialect.name}, drain: true}} to gpus.dialects, with the unit that it had, until "
+                    "they have ended"
+                )
+        return ""
+
+    async def _alive(self, paths: KubeletPaths, entries: Sequence[InjectedEntry]) -> Sequence[InjectedEntry]:
+        """Without those of pods that have ended: their entries linger in the checkpoint.
+
+        By the API where it has told. A List of podresources is asked for only where it has not and an entry would
+        stop the start: it makes the kubelet forget an Allocate in flight (see known_pods).
+        """
+        if not entries:
+            return ()
+        ended = self._allocation.ended({each.uid for each in entries})
+        if ended is not None:
+            return [each for each in entries if each.uid not in ended]
+        try:
+            listed = await list_pods(paths, self._monitor.clock)
+        except Unavailable:
+            return entries
+        return [each for each in entries if each.ids & held_in(listed, each.resource)]
+
     def _take(self, inventory: GpuInventory) -> None:
         self._inventory = inventory
         self._slices = slices_of(inventory.shared, self.dialect.unit)
@@ -269,55 +319,6 @@ def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
     )
 
 
-async def _alive_entries(paths: KubeletPaths, clock: Clock, resource: str) -> Sequence[InjectedEntry]:
-    """What containers hold by the checkpoint, without pods that have ended: their entries linger there."""
-    entries = await injected_entries(paths, {resource})
-    try:
-        alive = held_in(await list_pods(paths, clock), resource)
-    except Unavailable:
-        return entries
-    return tuple(each for each in entries if each.ids & alive)
-
-
-async def _why_other_unit(
-    paths: KubeletPaths, clock: Clock, inventory: GpuInventory, dialect: Dialect
-) -> str:
-    """Which pods were given slices of another size; empty where none was, or nobody can say."""
-    try:
-        entries = await _alive_entries(paths, clock, dialect.memory)
-    except Unavailable:
-        return ""
-    held = [
-        GpuHolding(
-            key=AnswerKey(each.uid, each.resource, each.container), ids=each.ids, injected=each.injected
-        )
-        for each in entries
-    ]
-    pods = sorted({each.key.uid for each in held if other_unit(each, inventory, dialect)})
-    if not pods:
-        return ""
-    return (
-        f"{dialect.memory}: {count(len(pods), 'running pod')} got devices of another unit than "
-        f"{amount(dialect.unit << 20)} ({some(pods)}); set the unit of gpus.dialects[{dialect.name}] back, or delete "
-        "these pods first"
-    )
-
-
-async def _why_unserved(paths: KubeletPaths, clock: Clock, served: Sequence[Dialect]) -> str:
-    """Which pods hold GPU memory under names that this agent knows and does not serve; empty where none does."""
-    mine = {dialect.memory for dialect in served}
-    for dialect in DIALECTS.values():
-        if dialect.memory in mine:
-            continue
-        try:
-            entries = await _alive_entries(paths, clock, dialect.memory)
-        except Unavailable:
-            return ""
-        if pods := sorted({each.uid for each in entries}):
-            return (
-                f"{count(len(pods), 'running pod')} of this node {'hold' if len(pods) > 1 else 'holds'} "
-                f"{dialect.memory} ({some(pods)}), which gpus.dialects does not name: it would be sold twice; "
-                f"add {{name: {dialect.name}, drain: true}} to gpus.dialects, with the unit that it had, until they "
-                "have ended"
-            )
-    return ""
+def _holding(entry: InjectedEntry) -> GpuHolding:
+    key = AnswerKey(entry.uid, entry.resource, entry.container)
+    return GpuHolding(key=key, ids=entry.ids, injected=entry.injected)
