@@ -93,7 +93,7 @@ async def test_a_kubelet_that_becomes_1_36_under_a_running_agent_is_offered_noth
         assert not table(lab).devices.get(MEMORY)
         assert not lab.cluster.kubelet.devices.lookups
         assert lab.agent is not None
-        assert lab.agent.returncode is None, "whoever runs needs its proofs"
+        assert lab.agent.returncode is None, "pods that run need its proofs"
         await becomes(lab, (1, 35))
         await offered(lab, MEMORY, BOTH)
 

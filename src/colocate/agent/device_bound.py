@@ -28,7 +28,7 @@ from colocate.model.gpu import GpuInventory
 from colocate.telemetry import Event
 
 AskKubelet = Callable[[], Awaitable[NodeKubelet | None]]
-"""What the node's status says of its kubelet; None where there is no such node, Unavailable where nobody says."""
+"""What the node's status says of its kubelet; None where there is no such node, Unavailable where it is silent."""
 
 
 class DeviceBound:
@@ -107,7 +107,7 @@ class DeviceBound:
         running = identity(self._socket)
         found = await ask()
         if found is None:
-            raise Unavailable("there is no such node, so nobody can say how many devices its kubelet bears")
+            raise Unavailable("there is no such node, so it is not known how many devices its kubelet bears")
         if running is not None and found.heartbeat < running[1] // 10**9:
             raise Unavailable(
                 "the kubelet has started and has not written its version into the node's status yet, on which it "

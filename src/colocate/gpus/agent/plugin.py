@@ -83,7 +83,7 @@ class SliceBound(Protocol):
 
     async def admit(self, inventory: GpuInventory) -> None:
         """Offer the slices of these GPUs in all dialects; UserError where the kubelet cannot bear them, Unavailable
-        while nobody knows, and then they are not offered."""
+        while its version is not known, and then they are not offered."""
 
 
 class GpuPlugin(DevicePlugin):
@@ -231,7 +231,7 @@ class GpuPlugin(DevicePlugin):
         return True
 
     async def _why_other_unit(self, paths: KubeletPaths, inventory: GpuInventory) -> str:
-        """Which pods were given slices of another size; empty where none was, or nobody can say."""
+        """Which pods were given slices of another size; empty where none was, or it cannot be read."""
         dialect = self.dialect
         try:
             entries = await injected_entries(paths, {dialect.memory})
