@@ -140,9 +140,15 @@ def check_kubectl(words: list[str]) -> None:
 
 
 def check_pip(words: list[str]) -> None:
-    """From this repository, until the distribution is published."""
+    """From this repository, until the distribution is published, or what it has pinned."""
     assert words[0] == "install"
+    if "-r" in words:
+        assert words[1:3] == ["--require-hashes", "-r"]
+        assert (REPO / words[3]).exists(), f"{words[3]} is not there"
+        return
     for what in words[1:]:
+        if what in ("--no-deps", "--no-index", "--no-build-isolation"):
+            continue
         found = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
         assert found, f"pip install {what}: not of this repository"
         assert found[1] is None or found[1] in EXTRAS

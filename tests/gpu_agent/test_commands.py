@@ -35,7 +35,7 @@ def test_a_mock_gpu_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> Non
 
 async def test_status_explain_mock_diff_and_doctor() -> None:
     async with gpu_lab() as lab:
-        lab.configure(SMALL)
+        lab.configure(SMALL, health={"refresh": "1s", "recovery": "1h"})
         await lab.start_agent()
         await lab.shows(BOTH, 2)
         wish = {"doslab.io/gpu-uuid": T4, "doslab.io/gpu-assume-time": "1", "doslab.io/gpu-assigned": "false"}
@@ -69,6 +69,11 @@ async def test_status_explain_mock_diff_and_doctor() -> None:
         refused = await colocate("mock", "gpu", "xid", "0", "x", *socket)
         assert refused.code == 2
         assert "'x' is no XID" in refused.err
+        await lab.shows(BOTH - 400, 1)
+        lab.configure(SMALL)
+        lab.hang_up()
+        # The GPU with the XID is healthy again: what follows looks at a node at rest.
+        await lab.shows(BOTH, 2)
 
         cluster = ("--kubeconfig", lab.root / "kubeconfig", "--node", MACHINE)
         environ = {

@@ -240,3 +240,22 @@ async def test_what_a_dialect_that_drains_still_holds_is_found_without_a_list_of
     drains = GpuPlugin(msgspec.structs.replace(DOSLAB, drains=True), monitor, answers, paths)
     answers.gone = {"gone", "other"}
     assert await drains._held() == {"runs-0", "runs-1"}
+
+
+@pytest.mark.parametrize("entries", [(), (("gone", MEMORY), ("gone", GPUSHARE.memory))])
+async def test_a_start_asks_podresources_for_no_list_where_the_api_has_told_or_nothing_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: Sequence[tuple[str, str]]
+) -> None:
+    async def listed(*_: object) -> NoReturn:
+        raise AssertionError("podresources was asked for a List")
+
+    monkeypatch.setattr(plugin, "list_pods", listed)
+    paths = KubeletPaths(tmp_path)
+    paths.device_plugins.mkdir(parents=True)
+    held = tuple(Entry(uid, "c0", resource, {NO_TOPOLOGY: ("x",)}, b"") for uid, resource in entries)
+    paths.checkpoint.write_bytes(checkpoint.render(Checkpoint(held, {})))
+    answers = Counting(DOSLAB)
+    answers.gone = {"gone"}
+    monitor = GpuMonitor(MockGpus([SMALL]), ManualClock(), HealthSettings())
+    await monitor.survey()
+    await GpuPlugin(DOSLAB, monitor, answers, paths).open()

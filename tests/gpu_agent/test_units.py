@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import time
 
 import pytest
 
@@ -63,16 +64,71 @@ async def test_an_older_kubelet_is_offered_it_with_a_warning() -> None:
         assert "gpu.devices_dear" in lab.log()
 
 
+async def becomes(lab: GpuLab, version: tuple[int, int]) -> None:
+    """Another kubelet starts, not within the second in which the last one wrote the node's status."""
+    kubelet = lab.cluster.kubelet
+    await kubelet.stop()
+    last = time.time()
+    await until(lambda: time.time() >= last + 1, "the next second", 5)
+    kubelet.version = version
+    await kubelet.start()
+
+
+async def test_a_kubelet_that_becomes_1_36_under_a_running_agent_is_offered_nothing() -> None:
+    async with gpu_lab(kubelet_version=(1, 35)) as lab:
+        lab.configure(MOCKS, dialects=FINE)
+        await lab.start_agent()
+        await offered(lab, MEMORY, BOTH)
+        listener, lab.cluster.kubelet.listener = lab.cluster.kubelet.listener, None
+        assert listener is not None
+        await becomes(lab, (1, 36))
+        # The node still says 1.35: by the kubelet that is gone.
+        await until(lambda: "has not written its version" in lab.log(), "the agent to wait for it", 30)
+        assert not table(lab).devices.get(MEMORY)
+        lab.cluster.kubelet.listener = listener
+        listener.started(False)
+        refusal = "1.36 on busy for up to 406 s"
+        count = lab.log().count(refusal)
+        await until(lambda: lab.log().count(refusal) > count, "the agent to refuse it", 30)
+        assert not table(lab).devices.get(MEMORY)
+        assert not lab.cluster.kubelet.devices.lookups
+        assert lab.agent is not None
+        assert lab.agent.returncode is None, "pods that run need its proofs"
+        await becomes(lab, (1, 35))
+        await offered(lab, MEMORY, BOTH)
+
+
+async def test_gpus_that_come_later_are_not_offered_where_they_are_too_many() -> None:
+    small = {**MOCKS[0], "memory": "150Mi"}
+    async with gpu_lab(kubelet_version=(1, 36)) as lab:
+        lab.configure([small], dialects=FINE)
+        await lab.start_agent()
+        await offered(lab, MEMORY, 150)
+        lab.configure([{**small, "memory": "20Gi"}, MOCKS[1]], dialects=FINE)
+        lab.hang_up()
+        await until(lambda: "GPUs that have come are not offered" in lab.log(), "a word of it", 30)
+        await offered(lab, MEMORY, 150)
+        assert len(table(lab).devices[MEMORY]) == 150
+        assert any("1.36 on busy" in note for note in (await lab.report()).notes)
+        lab.configure([small, {**MOCKS[1], "memory": "400Mi"}], dialects=FINE)
+        lab.hang_up()
+        await offered(lab, MEMORY, 550)
+        assert not (await lab.report()).notes
+
+
 async def test_blocks_and_mock_devices_count_as_well() -> None:
-    """The default unit of small GPUs is nothing; twelve thousand mock devices beside it are too many."""
+    """The default unit of small GPUs is nothing; ten thousand mock devices beside it are too many."""
     async with gpu_lab(kubelet_version=(1, 36)) as lab:
         lab.configure(MOCKS, dialects=COARSE)
         text = lab.config.read_text()
-        lab.config.write_text(f"{text}\nmock: {{resources: [{{name: mock/many, count: 12000}}]}}\n")
+        lab.config.write_text(f"{text}\nmock: {{resources: [{{name: mock/many, count: 9900}}]}}\n")
         await lab.start_agent()
         assert lab.agent is not None
         assert await asyncio.wait_for(lab.agent.wait(), 60) == 2
-        assert "beside 12000 devices of other resources" in lab.log()
+        assert (
+            "mock/many beside 218 devices of colocate.dev/gpu-memory in 256 MiB: 10118 devices" in lab.log()
+        )
+        assert "lower the count of mock/many in mock.resources" in lab.log()
 
 
 async def test_a_kubelet_that_restarts_with_the_default_unit_admits_at_once() -> None:

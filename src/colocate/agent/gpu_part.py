@@ -1,15 +1,17 @@
 """The GPU part made from an agent's configuration, and changed by a new one as far as it can be while it runs."""
 
-import os
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from colocate.agent.device_bound import DeviceBound
 from colocate.agent.schema import Config
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
+from colocate.cluster.node_status import node_kubelet
 from colocate.gpus import GpuSettings
 from colocate.gpus.agent.allocator import PodAllocator
 from colocate.gpus.agent.key_file import KeyFile, read_keys
@@ -32,10 +34,13 @@ _FIXED = ("enabled", "dialects", "state_folder", "node", "kubeconfig")
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with gpus.kubeconfig or KUBECONFIG", context="", insecure="")
 """An agent has no flags for the cluster, and trusts no server unseen."""
 
-_PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
+_PATIENCE = ClientSettings(
+    timeout=10.0, list_timeout=30.0, attempts=2, most_objects=10_000, longest_list=1 << 30
+)
+"""For the pods of one node, and the node: what is longer is no list of theirs."""
 
 
-def gpu_part(config: Config, clock: Clock) -> GpuPart:
+def gpu_part(config: Config, clock: Clock, bound: DeviceBound) -> GpuPart:
     """A part as configured; UserError where no cluster is known, or a file that it names cannot be used."""
     gpus = config.gpus
     node = gpus.node or this_node()
@@ -55,17 +60,8 @@ def gpu_part(config: Config, clock: Clock) -> GpuPart:
         keys=keys,
     )
     counts = GpuNodeCounts(client, node, allocator.settings.dialects, monitor, standing)
-    paths = config.kubelet.settings().paths
-    return GpuPart(node, monitor, allocator, counts, clock, paths, other_devices(config))
-
-
-def other_devices(config: Config) -> int:
-    """Devices that the agent may offer beside those of GPUs: mock devices, and blocks of all memory."""
-    mocks = sum(resource.count or len(resource.ids or ()) for resource in config.mock.resources)
-    if not config.memory.enabled or config.memory.dry_run:
-        return mocks
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return mocks + min(memory // config.memory.block_size, config.memory.settings().most_blocks)
+    bound.dialects, bound.ask = allocator.settings.dialects, partial(node_kubelet, client, node)
+    return GpuPart(node, monitor, allocator, counts, clock, config.kubelet.settings().paths, bound)
 
 
 def settings_of(gpus: GpusSection, keys: KeyFile) -> GpuSettings:

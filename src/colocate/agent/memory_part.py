@@ -1,14 +1,17 @@
 """Makes the memory part from an agent's configuration, and applies a new configuration while it runs."""
 
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from colocate.agent.device_bound import DeviceBound
 from colocate.agent.schema import Config
 from colocate.clock import Clock
 from colocate.cluster import connection
 from colocate.cluster.client import Client, ClientSettings
 from colocate.cluster.connection import Flags, Remedies
+from colocate.cluster.node_status import node_kubelet
 from colocate.host.identity import this_node
 from colocate.memory import blocks_for_settings
 from colocate.memory.agent.cluster_view import ClusterView
@@ -26,14 +29,18 @@ _FIXED = (
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONFIG", context="", insecure="")
 """An agent has no flags for the cluster, and always verifies the server."""
 
-_PATIENCE = ClientSettings(timeout=10.0, list_timeout=30.0, attempts=2)
+_PATIENCE = ClientSettings(
+    timeout=10.0, list_timeout=30.0, attempts=2, most_objects=10_000, longest_list=1 << 30
+)
+"""For the pods of one node, and the node: what is longer is no list of theirs."""
 
 
-def memory_part(config: Config, clock: Clock) -> MemoryPart:
+def memory_part(config: Config, clock: Clock, bound: DeviceBound) -> MemoryPart:
     """The part as configured; UserError where no cluster is configured or the stored state cannot be read."""
     memory = config.memory
     kubeconfig = Path(memory.kubeconfig) if memory.kubeconfig else None
     client = Client(connection.find(Flags(kubeconfig=kubeconfig), remedies=_REMEDIES), clock, _PATIENCE)
+    bound.ask = partial(node_kubelet, client, memory.node or this_node())
     return MemoryPart(
         memory.settings(),
         store=MemoryStore(memory.state_folder),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from colocate import __version__, telemetry
+from colocate.agent.device_bound import DeviceBound
 from colocate.agent.schema import Config
 from colocate.aio import Watched, first, with_signals
 from colocate.clock import Clock, SystemClock
@@ -56,18 +57,21 @@ class Agent:
         self._load = load
         self._clock = clock
         self._mocks = {resource.name: MockPlugin(resource, clock) for resource in config.mock.resources}
+        self._bound = DeviceBound(config)
         self._memory: MemoryPart | None = None
         if config.memory.enabled:
-            self._memory = _memory_configuration().memory_part(config, clock)
+            self._memory = _memory_configuration().memory_part(config, clock, self._bound)
         self._gpus: GpuPart | None = None
         if config.gpus.enabled:
-            self._gpus = _gpu_configuration().gpu_part(config, clock)
+            self._gpus = _gpu_configuration().gpu_part(config, clock, self._bound)
         self._nri = _nri_part(config, clock) if config.cpus.nri.enabled else None
         plugins: list[DevicePlugin] = [*self._mocks.values()]
         if self._memory is not None and not self._memory.dry_run:
             plugins.append(self._memory.plugin)
         plugins += self._gpus.plugins if self._gpus is not None else ()
-        self._plugins = Plugins(*plugins, settings=config.kubelet.settings(), clock=clock)
+        self._plugins = Plugins(
+            *plugins, settings=config.kubelet.settings(), clock=clock, check=self._bound.check
+        )
 
     async def run(self) -> None:
         """Serve until a signal says stop."""
@@ -101,6 +105,7 @@ class Agent:
             seen = await hung_up.beyond(seen)
             try:
                 config = self._load()
+                await self._bound.reload(config)
                 if self._memory is not None:
                     _memory_configuration().take_settings(self._memory, config.memory)
                 if self._gpus is not None:

@@ -10,7 +10,6 @@ from colocate.aio import Watched, first, with_signals
 from colocate.cli.commands import Commands, positive_seconds
 from colocate.cli.main import GROUPS
 from colocate.errors import UserError, system_reason, unreadable
-from colocate.gpus import kubelet_version
 
 try:
     from colocate.lab.cluster import MACHINE, LabCluster
@@ -25,6 +24,7 @@ from colocate.lab.nodes.shape import from_file, generated
 from colocate.lab.own_folder import group_of, own_folder
 from colocate.lab.pod_runtime import ProcessRuntime
 from colocate.lab.scheduler import configuration
+from colocate.model.device_cost import kubelet_version
 from colocate.model.figures import count
 
 _OLDEST, _NEWEST = (1, 30), (1, 37)

@@ -5,14 +5,21 @@ patched in by hand stays forever. The patches here change only the number that w
 kubelet updates allocatable with its next sync.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
 from colocate.cluster import json_patch
 from colocate.cluster.client import Client
+from colocate.cluster.errors import ClusterError
 from colocate.cluster.json_patch import Patch
-from colocate.cluster.resources import NODES, Object
+from colocate.cluster.resources import NODES, Object, Selection
+from colocate.errors import Unavailable, UserError
+from colocate.model.device_cost import NodeKubelet, kubelet_version
+
+_LONGEST_NODE = 16 << 20
+"""Bytes of the answer that holds one node."""
 
 
 class _NodeShape(msgspec.Struct, frozen=True):
@@ -77,3 +84,37 @@ async def set_extended_resources(
     if patch:
         await client.patch(NODES, node, patch, subresource="status", dry_run=dry_run)
     return patch
+
+
+class _Condition(msgspec.Struct, frozen=True, rename="camel"):
+    last_heartbeat_time: datetime | None = None
+
+
+class _NodeInfo(msgspec.Struct, frozen=True, rename="camel"):
+    kubelet_version: str = ""
+
+
+class _KubeletStatus(msgspec.Struct, frozen=True, rename="camel"):
+    node_info: _NodeInfo = _NodeInfo()
+    conditions: Sequence[_Condition] = ()
+
+
+class _KubeletNode(msgspec.Struct, frozen=True):
+    status: _KubeletStatus = _KubeletStatus()
+
+
+async def node_kubelet(client: Client, node: str) -> NodeKubelet | None:
+    """What a node's status says of its kubelet now; None where there is no such node.
+
+    Unavailable where the server does not say.
+    """
+    selection = Selection(fields=f"metadata.name={node}")
+    try:
+        found = await client.list_now(NODES.read_as(_KubeletNode), selection, most=8, longest=_LONGEST_NODE)
+    except (ClusterError, UserError) as error:
+        raise Unavailable(f"the version of this node's kubelet is not known: {error}") from error
+    if not found:
+        return None
+    status = found[0].status
+    beats = [each.last_heartbeat_time.timestamp() for each in status.conditions if each.last_heartbeat_time]
+    return NodeKubelet(kubelet_version(status.node_info.kubelet_version), max(beats, default=0.0))

@@ -16,10 +16,8 @@ from colocate.doctor.report import CheckResult, absent, good, warn
 from colocate.errors import ColocateError, Unavailable, visible
 from colocate.gpus import (
     COLOCATE,
-    DEAR_FROM,
     DIALECTS,
     VISIBLE,
-    DeviceCost,
     Dialect,
     GpuPod,
     announced,
@@ -27,7 +25,6 @@ from colocate.gpus import (
     bearable_unit,
     counted_in_limits,
     device_cost,
-    kubelet_version,
     message_bytes,
     smallest_unit,
 )
@@ -38,6 +35,7 @@ from colocate.kubelet import MESSAGE_LIMIT
 from colocate.kubelet.checkpoint import parse
 from colocate.kubelet.podresources import listed_pods
 from colocate.model import quantity
+from colocate.model.device_cost import DEAR_FROM, DeviceCost, kubelet_version
 from colocate.model.figures import amount, count
 from colocate.model.gpu import Gpu, GpuInventory, Mebibytes
 

@@ -42,17 +42,7 @@ from colocate.gpus.health import (
     recovers_in,
 )
 from colocate.gpus.injection import injected_gpus, injection, overridden
-from colocate.gpus.kubelet_cost import (
-    DEAR_FROM,
-    MOST_LOOKUPS,
-    DeviceCost,
-    KubeletVersion,
-    bearable_unit,
-    device_cost,
-    devices_of,
-    kubelet_version,
-    why_too_dear,
-)
+from colocate.gpus.kubelet_cost import bearable_unit, device_cost, devices_of, gpu_offer
 from colocate.gpus.marks import unhealthy_slices
 from colocate.gpus.matching import GpuMatch, GpuRefusal, match, waiting_pods
 from colocate.gpus.pods import GpuAsk, GpuAsks, GpuContainer, GpuPod, asks_of, counted_in_limits
@@ -68,7 +58,6 @@ __all__ = [
     "ANNOUNCED",
     "COLOCATE",
     "COUNT_WISH",
-    "DEAR_FROM",
     "DIALECTS",
     "DOSLAB",
     "FIT",
@@ -77,7 +66,6 @@ __all__ = [
     "IGNORED_XIDS",
     "LONGEST",
     "MOST_ABSENT",
-    "MOST_LOOKUPS",
     "SEAL",
     "VISIBLE",
     "VOLCANO",
@@ -87,7 +75,6 @@ __all__ = [
     "AnswerKey",
     "AnswerState",
     "ContainerBooking",
-    "DeviceCost",
     "Dialect",
     "DueGpus",
     "Dues",
@@ -118,7 +105,6 @@ __all__ = [
     "GpuWish",
     "HamiCore",
     "HealthSettings",
-    "KubeletVersion",
     "PodBooking",
     "Slices",
     "Unassumed",
@@ -139,11 +125,11 @@ __all__ = [
     "disagreements",
     "explain_pod",
     "flags_for",
+    "gpu_offer",
     "gpus_for",
     "holders",
     "injected_gpus",
     "injection",
-    "kubelet_version",
     "match",
     "message_bytes",
     "other_unit",
@@ -160,6 +146,5 @@ __all__ = [
     "smallest_unit",
     "unhealthy_slices",
     "waiting_pods",
-    "why_too_dear",
     "wish_of",
 ]

@@ -4,6 +4,7 @@ An answer is meant for one container. Whose it really was is known when the kube
 proven, or condemned: the container that has it must not start.
 """
 
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -201,13 +202,14 @@ def remembering(
     answers: GpuAnswers, pods: Iterable[GpuPod], inventory: GpuInventory, settings: GpuSettings
 ) -> GpuAnswers:
     """With the bookings that a scheduler of ours has sealed: a tenant who changes his pod since changes none of them,
-    nor does an older seal that he has kept."""
+    nor does an older seal that he has kept. `pods` may hold several states of one pod, in the order of time."""
     seen: dict[tuple[str, str], DueGpus] = {}
+    known = ChainMap(seen, dict(answers.due))
     for pod in pods if settings.keys else ():
         if SEAL not in pod.annotations or pod.is_ending:
             continue
         for dialect in settings.dialects:
-            claim = claim_of(pod, dialect, inventory, settings, answers.due)
+            claim = claim_of(pod, dialect, inventory, settings, known)
             if claim is not None and claim.due is None and claim.wish.sealed:
                 seen[pod.uid, dialect.memory] = DueGpus(gpus=claim.all_gpus, number=claim.wish.number)
     return answers.with_due(seen) if seen else answers

@@ -22,7 +22,9 @@ MOST_ASKING = 16
 """Containers of one pod that may name GPUs: every one is weighed at every admission on its node."""
 _MEBIBYTE = 1 << 20
 _TOO_MUCH: Mebibytes = 1 << 20
-"""A TiB: no GPU has so much. Who asks for it in Mi or Gi has written bytes for units."""
+"""A TiB: no GPU has so much. A request for it in Mi, Gi, M or G is written in bytes for units."""
+_OF_BYTES = ("i", "k", "M", "G", "T", "P", "E")
+"""How quantities of bytes end."""
 _MOST_UNITS = 1 << 40
 """Beyond this, a request is nonsense, and arithmetic on it no use."""
 
@@ -343,9 +345,9 @@ def _ask(container: GpuContainer, dialect: Dialect, wished: int | None, *, init:
 
 
 def bytes_for_units(container: GpuContainer, dialect: Dialect) -> str:
-    """Whether somebody has written bytes where units are counted, with what to write; empty where not."""
+    """Whether bytes are written where units are counted, with what to write; empty where not."""
     stated = container.resources.limits.get(dialect.memory)
-    if not isinstance(stated, str) or not stated.endswith("i"):
+    if not isinstance(stated, str) or not stated.endswith(_OF_BYTES):
         return ""
     try:
         units = whole(stated)

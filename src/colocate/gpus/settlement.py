@@ -28,7 +28,9 @@ class GpuRecords(msgspec.Struct, frozen=True):
     """By uid, all that are bound to this node."""
     holdings: tuple[GpuHolding, ...] | None = None
     kubelet: str = ""
-    """Which kubelet writes them: another one after every restart. Empty where nobody knows."""
+    """Which kubelet writes them: another one after every restart. Empty where it is not known."""
+    passed: tuple[GpuPod, ...] = ()
+    """States with a seal that pods were in since the last settlement, in the order of time."""
 
 
 def settle(
@@ -45,7 +47,8 @@ def settle(
     pods = records.pods or {}
     gone = {uid for uid in _uids(records, answers) if _is_gone(uid, records)}
     answers = _without_memory(_cleared(answers, records, gone, now, grace), records)
-    answers = remembering(answers, pods.values(), inventory, settings)
+    passed = (pod for pod in records.passed if pod.uid in pods)
+    answers = remembering(answers, (*passed, *pods.values()), inventory, settings)
     # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
     for sure, dialect in product((True, False), settings.dialects):
         held = [

@@ -6,6 +6,7 @@ This module knows no device and no resource. Where the list comes from is in `de
 import asyncio
 import logging
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import grpc
@@ -15,6 +16,7 @@ from colocate import telemetry
 from colocate.aio import Watched, first
 from colocate.clock import Clock
 from colocate.crashpoints import reached
+from colocate.errors import Unavailable, UserError
 from colocate.kubelet import sockets
 from colocate.kubelet.broadcast import Broadcast
 from colocate.kubelet.device_list import DeviceFeed
@@ -42,8 +44,15 @@ class Endpoint:
     """Runs one plugin until it is told to stop."""
 
     def __init__(
-        self, plugin: DevicePlugin, settings: Settings, clock: Clock, watch: FolderWatch, holders: Holders
+        self,
+        plugin: DevicePlugin,
+        settings: Settings,
+        clock: Clock,
+        watch: FolderWatch,
+        holders: Holders,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`check` raises where the plugin must not register with the kubelet that is there."""
         self.plugin = plugin
         self.resource = checked_resource(plugin)
         give_clock(plugin, clock)
@@ -64,6 +73,9 @@ class Endpoint:
         self._opened_before = 0
         """How many had been before we registered last."""
         self._failures = 0
+        self._check = check
+        self._was_checked = False
+        """Whether it has ever been let register."""
         self._log = telemetry.logger(resource=self.resource)
 
     async def run(self) -> None:
@@ -123,6 +135,11 @@ class Endpoint:
         kubelet = await self._kubelet()
         if self._stopping.is_set() and not (self._must_withdraw and (kubelet or not self._by_call)):
             return
+        if refusal := await self._why_not():
+            await self._retry_later(refusal, kubelet, seen)
+            return
+        if self._by_call and identity(self._settings.paths.kubelet_socket) != kubelet:
+            return  # Another kubelet has come, for which nothing was checked.
         if not await self._feed.keep_held():
             await self._retry_later("the plugin does not know which devices pods hold", kubelet, seen)
             return
@@ -165,6 +182,21 @@ class Endpoint:
             await first(self._watch.differs(socket, None), self._stopping.wait())
             found = identity(socket)
         return found
+
+    async def _why_not(self) -> str:
+        """Why it must not register now; empty where it may. A UserError where it never may."""
+        if self._check is None or self._stopping.is_set():
+            return ""
+        try:
+            await self._check()
+        except Unavailable as error:
+            return str(error)
+        except UserError as error:
+            if not self._was_checked:
+                raise
+            return str(error)
+        self._was_checked = True
+        return ""
 
     async def _start_server(self, folder: Path) -> tuple[Path, grpc.aio.Server]:
         folder.mkdir(parents=True, exist_ok=True)

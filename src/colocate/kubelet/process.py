@@ -1,6 +1,7 @@
 """Runs any number of device plugins in one process: one event loop, and the signals that a container gets."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import uvloop
@@ -26,7 +27,8 @@ class Plugins:
     """Several plugins that run and stop together; others may join and leave meanwhile.
 
     For a program with its own event loop and signals; `run` and `serve` use it. `metrics` is the prometheus-client
-    registry for the SDK's metrics; None registers them nowhere.
+    registry for the SDK's metrics; None registers them nowhere. `check` is awaited before every registration, which
+    waits while it raises; a `UserError` before the first registration ends `run`.
     """
 
     settings: Settings
@@ -38,6 +40,7 @@ class Plugins:
         settings: Settings | None = None,
         clock: Clock | None = None,
         metrics: CollectorRegistry | None = REGISTRY,
+        check: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         # Imported here, because a program may have to set something before gRPC is loaded.
         startup.load_grpc()
@@ -47,6 +50,7 @@ class Plugins:
             telemetry.register_plugin_metrics(metrics)
         self.settings = settings or Settings(paths=KubeletPaths.from_environment())
         self._clock = clock or SystemClock()
+        self._check = check
         paths = self.settings.paths
         by_call = self.settings.registration is Registration.REGISTER
         self._watch = FolderWatch(paths.device_plugins if by_call else paths.plugins_registry, self._clock)
@@ -104,7 +108,7 @@ class Plugins:
     def _endpoint(self, plugin: DevicePlugin) -> "Endpoint":
         from colocate.kubelet.endpoint import Endpoint
 
-        made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders)
+        made = Endpoint(plugin, self.settings, self._clock, self._watch, self._holders, self._check)
         if any(other.resource == made.resource for other in self._endpoints):
             raise UserError(
                 f"two plugins serve {made.resource}, but a kubelet listens to one; give one of them another "

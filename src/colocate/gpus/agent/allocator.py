@@ -113,7 +113,7 @@ class PodAllocator:
         self._settled = Watched()
         self._claimants = Claimants(paths, clock)
         self._search = PodSearch(pods, clock)
-        self._notices = GpuNotices(pods, clock)
+        self._notices = GpuNotices(pods, clock, started.deletions, self._save_started)
         self._log = telemetry.logger()
 
     @property
@@ -203,9 +203,9 @@ class PodAllocator:
         mine = (*self._answers.by_key.values(), *self._answers.lost.values())
         return frozenset(id for answer in mine if answer.key.resource == resource for id in answer.ids)
 
-    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str]:
+    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str] | None:
         if (pods := self._known_pods) is None:
-            return frozenset()
+            return None
         return frozenset(uid for uid in uids if (pod := pods.get(uid)) is None or pod.is_finished)
 
     # --- what the kubelet asks -------------------------------------------------------------------
@@ -281,7 +281,8 @@ class PodAllocator:
     async def _save_started(self) -> None:
         """One at a time, each with what is known when it begins: an older one never replaces a newer."""
         async with self._saving:
-            await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due))
+            deletions = self._notices.deletions
+            await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due, deletions))
 
     async def _proof(self, resource: str, ids: frozenset[str]) -> Sequence[GpuAnswer]:
         """The answers of the containers that hold these ids, proven or condemned; Refused where nobody knows."""
@@ -428,7 +429,8 @@ class PodAllocator:
             self._silent = ""
         except Unavailable as error:
             self._silent = str(error)
-        self._records = GpuRecords(self._known_pods, holdings, str(kubelet or ""))
+        pods = self._known_pods
+        self._records = GpuRecords(pods, holdings, str(kubelet or ""), self._pods.sealed_states)
         self._take(
             settle(
                 self._records,
@@ -439,6 +441,8 @@ class PodAllocator:
                 gpu_of=self._gpu_of,
             )
         )
+        if pods is not None and self._inventory.gpus and self.settings.keys:
+            self._pods.forget_states()  # Before that, no seal can be told from a tenant's words.
         return holdings
 
     def _take(self, answers: GpuAnswers, *, force: bool = False) -> None:

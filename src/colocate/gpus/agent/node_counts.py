@@ -30,10 +30,8 @@ from colocate.gpus import (
     Dialect,
     GpuAnnouncement,
     GpuPod,
-    KubeletVersion,
     announced,
     announcement_of,
-    kubelet_version,
 )
 from colocate.gpus.agent.monitor import GpuMonitor
 from colocate.gpus.agent.standing import NodeStanding
@@ -55,13 +53,8 @@ _LEAST_GAP = 1.0
 """Seconds between two writes: what changes in between is written at once."""
 
 
-class _Info(msgspec.Struct, frozen=True, rename="camel"):
-    kubelet_version: str = ""
-
-
-class _Capacity(msgspec.Struct, frozen=True, rename="camel"):
+class _Capacity(msgspec.Struct, frozen=True):
     capacity: Mapping[str, str] = {}
-    node_info: _Info = _Info()
 
 
 class _Marks(msgspec.Struct, frozen=True):
@@ -112,12 +105,6 @@ class GpuNodeCounts:
     async def run(self) -> None:
         """Keep them until cancelled."""
         await first(self._nodes.run(), self._keep(), self._events.run(), self._tell())
-
-    async def kubelet(self) -> KubeletVersion | None:
-        """The version of the node's kubelet, once the node was heard of; None where the node says none."""
-        await self._nodes.synced()
-        node = next(iter(self._nodes), None)
-        return None if node is None else kubelet_version(node.status.node_info.kubelet_version)
 
     async def waiting_pod(self, key: str) -> GpuPod | None:
         """The pod of that name that has no node yet; None where there is none, or the API server does not say."""

@@ -3,7 +3,7 @@
 Seen to after every settlement, from scratch: what could not be told or written is tried again later.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from colocate import telemetry
 from colocate.clock import Clock
@@ -20,6 +20,7 @@ from colocate.gpus import (
 )
 from colocate.gpus.agent.pods import NodePods
 from colocate.gpus.agent.standing import NodeStanding
+from colocate.gpus.agent.started import Deletion
 from colocate.model.gpu import GpuInventory
 from colocate.telemetry import GPU_DELETIONS_WITHHELD, Event
 
@@ -39,37 +40,52 @@ _MOST_MESSAGES = 32
 class Deletions:
     """Which pods were deleted of late, and whether one more may be."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, before: Mapping[str, Deletion] | None = None) -> None:
+        """`before` are those of an earlier life: an agent that dies again and again deletes no more than one."""
         self._clock = clock
-        self._at: dict[str, tuple[float, str]] = {}
-        """By uid, when, and of which controller."""
+        self.recent: Mapping[str, Deletion] = dict(before or {})
+        """By uid; a new value for every change."""
 
     def bound(self, pod: GpuPod) -> str:
         """The bound that a pod's deletion would exceed, `controller` or `node`; empty where it may be deleted."""
-        now = self._clock.monotonic()
-        self._at = {uid: each for uid, each in self._at.items() if now - each[0] < _HOUR}
-        if pod.uid in self._at:
+        now = self._clock.time()
+        self.recent = {uid: each for uid, each in self.recent.items() if abs(now - each.at) < _HOUR}
+        if pod.uid in self.recent:
             return ""
-        same = [each for each in self._at.values() if each[1] == pod.controller_uid]
+        same = [each for each in self.recent.values() if each.controller == pod.controller_uid]
         if len(same) >= OF_A_CONTROLLER:
             return "controller"
-        return "node" if len(self._at) >= OF_THE_NODE else ""
+        return "node" if len(self.recent) >= OF_THE_NODE else ""
 
     def count(self, pod: GpuPod) -> None:
         """It is deleted now."""
-        self._at.setdefault(pod.uid, (self._clock.monotonic(), pod.controller_uid))
+        if pod.uid not in self.recent:
+            self.recent = {**self.recent, pod.uid: Deletion(self._clock.time(), pod.controller_uid)}
 
 
 class GpuNotices:
     """Tells the pods of one node."""
 
-    def __init__(self, pods: NodePods, clock: Clock) -> None:
+    def __init__(
+        self,
+        pods: NodePods,
+        clock: Clock,
+        before: Mapping[str, Deletion] | None = None,
+        keep: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`before` are deletions of an earlier life; `keep` stores `deletions` for the next one."""
         self._pods = pods
         self._clock = clock
         self._told: dict[str, set[str]] = {}
         """By uid, the messages that a pod has had."""
-        self._deletions = Deletions(clock)
+        self._deletions = Deletions(clock, before)
+        self._keep = keep
         self._log = telemetry.logger()
+
+    @property
+    def deletions(self) -> Mapping[str, Deletion]:
+        """By uid, those of the last hour."""
+        return self._deletions.recent
 
     async def see_to_all(
         self,
@@ -139,6 +155,8 @@ class GpuNotices:
         else:
             self._tell(pod, REFUSED, f"{reason}; it is deleted, and its {pod.controller} makes a new one")
             self._deletions.count(pod)
+            if self._keep is not None:
+                await self._keep()  # Before it is done: the agent may die in the next moment.
             await self._pods.delete(pod)
 
     def _withhold(self, pod: GpuPod, reason: str, bound: str) -> None:

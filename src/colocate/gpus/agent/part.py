@@ -11,7 +11,7 @@ from colocate.gpus.agent import metrics
 from colocate.gpus.agent.key_file import KeyFile
 from colocate.gpus.agent.monitor import GpuMonitor, KnownGpu
 from colocate.gpus.agent.node_counts import GpuNodeCounts
-from colocate.gpus.agent.plugin import DeviceBound, GpuAllocation, GpuPlugin
+from colocate.gpus.agent.plugin import GpuAllocation, GpuPlugin, SliceBound
 from colocate.gpus.agent.report import GpuReport, gpu_report
 from colocate.host.mock_gpus import MockGpus
 from colocate.host.pod_groups import PROC, pod_of_process
@@ -66,16 +66,15 @@ class GpuPart:
         counts: GpuNodeCounts,
         clock: Clock,
         paths: KubeletPaths,
-        others: int = 0,
+        bound: SliceBound | None = None,
     ) -> None:
-        """`others` are devices that the agent may offer beside those of GPUs."""
         self.node = node
         self.monitor = monitor
         self.allocator = allocator
         self.counts = counts
-        self.bound = DeviceBound(allocator.settings.dialects, others, counts.kubelet)
+        self._bound = bound
         self.plugins = tuple(
-            GpuPlugin(dialect, monitor, allocator, paths, self.bound, allocator.settings.dialects)
+            GpuPlugin(dialect, monitor, allocator, paths, bound, allocator.settings.dialects)
             for dialect in allocator.settings.dialects
         )
         self._clock = clock
@@ -97,7 +96,8 @@ class GpuPart:
                 else []
             ),
             *self.allocator.notes,
-            *([self.bound.warning] if self.bound.warning else []),
+            *(plugin.withheld for plugin in self.plugins if plugin.withheld),
+            *([self._bound.warning] if self._bound is not None and self._bound.warning else []),
         ]
         return gpu_report(
             self.node,
@@ -111,7 +111,7 @@ class GpuPart:
             mock=self.mocks is not None,
             notes=notes,
             mismatches=self._mismatches(),
-            cost=self.bound.cost(self.monitor.inventory),
+            cost=self._bound.cost if self._bound is not None else None,
         )
 
     def _mismatches(self) -> tuple[GpuDisagreement, ...]:

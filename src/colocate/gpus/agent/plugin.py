@@ -4,32 +4,28 @@ It knows ids, units and the kubelet. Which pod a container is of, and which GPU 
 `GpuAllocation`, which knows pods, annotations and the book. Neither knows the other's half.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol
 
+import msgspec
+
 from colocate import telemetry
 from colocate.aio import Watched, first
-from colocate.clock import Clock
 from colocate.crashpoints import reached
 from colocate.errors import Unavailable, UserError
 from colocate.gpus import (
-    DEAR_FROM,
     DIALECTS,
     AnswerKey,
-    DeviceCost,
     Dialect,
     GpuBook,
     GpuHolding,
-    KubeletVersion,
     bearable_unit,
-    device_cost,
     message_bytes,
     other_unit,
     slice_order,
     slices_of,
     smallest_unit,
-    why_too_dear,
 )
 from colocate.gpus.agent.monitor import GpuMonitor
 from colocate.kubelet import MESSAGE_LIMIT, DevicePlugin
@@ -37,12 +33,13 @@ from colocate.kubelet.holders import InjectedEntry, held_in, injected_entries
 from colocate.kubelet.paths import KubeletPaths
 from colocate.kubelet.podresources import list_pods
 from colocate.model.device import Allocation, Device, from_one_group
+from colocate.model.device_cost import DeviceCost
 from colocate.model.figures import amount, count, some
 from colocate.model.gpu import GpuInventory
 from colocate.telemetry import Event
 
-_DRAIN_LOOK = 10.0
-"""Seconds between two looks at what is still held in a dialect that drains."""
+_LOOK = 10.0
+"""Seconds between two looks at what is still held in a dialect that drains, and at GPUs that are withheld."""
 
 
 class GpuAllocation(Protocol):
@@ -64,8 +61,8 @@ class GpuAllocation(Protocol):
     def held(self, resource: str) -> AbstractSet[str]:
         """The devices that containers hold, as far as it was told."""
 
-    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str]:
-        """Those of these pods that have ended, by the API; none while it has not told."""
+    def ended(self, uids: AbstractSet[str]) -> AbstractSet[str] | None:
+        """Those of these pods that have ended, by the API; None while it has not told."""
 
     def unhealthy(self, resource: str) -> AbstractSet[str]:
         """The devices to be marked Unhealthy, so that what the kubelet counts as free is what the book has free."""
@@ -74,38 +71,19 @@ class GpuAllocation(Protocol):
         """The GPUs as they are from now on: new ones, sick ones, ones that are well again."""
 
 
-class DeviceBound:
-    """Whether a kubelet can bear all devices of a node, of all dialects and other resources together."""
+class SliceBound(Protocol):
+    """Whether the kubelet of a node can bear all devices of an agent, those of other resources as well."""
 
-    def __init__(
-        self,
-        dialects: Sequence[Dialect],
-        others: int,
-        kubelet: Callable[[], Awaitable[KubeletVersion | None]],
-    ) -> None:
-        """`others` are devices that the agent may offer beside GPUs; `kubelet` asks for its version."""
-        self.warning = ""
-        """What an older kubelet bears and a newer one would not; empty where there is nothing to fear."""
-        self._dialects = dialects
-        self._others = others
-        self._kubelet = kubelet
+    warning: str
+    """What is withheld, or what a newer kubelet would not bear; empty where there is nothing to fear."""
 
-    def cost(self, inventory: GpuInventory) -> DeviceCost:
-        return device_cost(inventory.shared, self._dialects, self._others)
+    @property
+    def cost(self) -> DeviceCost:
+        """Of all devices that are offered."""
 
-    async def check(self, inventory: GpuInventory) -> None:
-        """UserError where there are too many for the kubelet of this node, or for one whose version nobody knows."""
-        reason = why_too_dear(inventory.shared, self._dialects, self._others)
-        if not reason:
-            return
-        version = await self._kubelet()
-        if version is None or version >= DEAR_FROM:
-            raise UserError(reason)
-        if not self.warning:
-            telemetry.logger().warning(
-                Event.GPU_DEVICES_DEAR, kubelet=f"{version[0]}.{version[1]}", reason=reason
-            )
-        self.warning = f"before this node's kubelet becomes 1.36 or newer: {reason}"
+    async def admit(self, inventory: GpuInventory) -> None:
+        """Offer the slices of these GPUs in all dialects; UserError where the kubelet cannot bear them, Unavailable
+        while its version is not known, and then they are not offered."""
 
 
 class GpuPlugin(DevicePlugin):
@@ -117,7 +95,7 @@ class GpuPlugin(DevicePlugin):
         monitor: GpuMonitor,
         allocation: GpuAllocation,
         paths: KubeletPaths | None = None,
-        bound: DeviceBound | None = None,
+        bound: SliceBound | None = None,
         served: Sequence[Dialect] = (),
     ) -> None:
         """With paths, it looks at the kubelet's checkpoint before it starts: see `open`. `served` are all dialects of
@@ -129,6 +107,10 @@ class GpuPlugin(DevicePlugin):
         self._paths = paths
         self._bound = bound
         self._served = served or (dialect,)
+        self.withheld = ""
+        """Why GPUs that have come are not offered; empty where all are."""
+        self._asked = 0, 0.0
+        """When that was asked last: at how many changes of the GPUs, and the time."""
         self._take(GpuInventory())
 
     async def open(self) -> None:
@@ -142,27 +124,26 @@ class GpuPlugin(DevicePlugin):
         if not self.dialect.drains and (reason := why_too_many(inventory, self.dialect)):
             raise UserError(reason)
         if self._bound is not None and not self.dialect.drains:
-            await self._bound.check(inventory)
-        if self._paths is not None and (
-            reason := await _why_other_unit(self._paths, self._monitor.clock, inventory, self.dialect)
-        ):
-            raise UserError(reason)
-        if self._paths is not None and (
-            reason := await _why_unserved(self._paths, self._monitor.clock, self._served)
-        ):
-            raise UserError(reason)
+            await self._bound.admit(inventory)
+        if self._paths is not None:
+            reason = await self._why_other_unit(self._paths, inventory) or await self._why_unserved(
+                self._paths
+            )
+            if reason:
+                raise UserError(reason)
 
     async def devices(self) -> AsyncIterator[list[Device]]:
         await self._monitor.ready()
         while True:
             gpus, book = self._monitor.changed.count, self._allocation.changed.count
             held = await self._held() if self.dialect.drains else None
+            is_whole = await self._take_gpus()
             yield self._listed(held)
             reached("gpus.published")
             changes = (self._monitor.changed.beyond(gpus), self._allocation.changed.beyond(book))
-            if self.dialect.drains:
-                # Its pods end, and the kubelet's records say so a moment later.
-                await first(*changes, self._monitor.clock.sleep(_DRAIN_LOOK))
+            if self.dialect.drains or not is_whole:
+                # Its pods end, and the kubelet's records say so a moment later; or the kubelet becomes another.
+                await first(*changes, self._monitor.clock.sleep(_LOOK))
             else:
                 await first(*changes)
 
@@ -191,7 +172,7 @@ class GpuPlugin(DevicePlugin):
             entries = await injected_entries(self._paths, {self.resource})
         except Unavailable:
             return None
-        ended = self._allocation.ended({entry.uid for entry in entries})
+        ended = self._allocation.ended({entry.uid for entry in entries}) or frozenset()
         return held | {id for entry in entries if entry.uid not in ended for id in entry.ids}
 
     def _listed(self, held: AbstractSet[str] | None = None) -> list[Device]:
@@ -200,9 +181,6 @@ class GpuPlugin(DevicePlugin):
         Of a dialect that drains, those that are `held`: what they name stays theirs, and nothing else is there to be
         had. Where nobody can say which these are, all are listed, and none of them can be had.
         """
-        inventory = self._monitor.inventory
-        if inventory.shared != self._inventory.shared:
-            self._take(inventory)
         marked = self._allocation.unhealthy(self.resource)
         if self.dialect.drains:
             kept = self._devices if held is None else [each for each in self._devices if each.id in held]
@@ -216,6 +194,95 @@ class GpuPlugin(DevicePlugin):
                 listed[place] = self._unhealthy.setdefault(id, self._devices[place].unhealthy())
         return listed
 
+    async def _take_gpus(self) -> bool:
+        """List the slices of the GPUs as they are now; False where that is withheld, as it is more than the kubelet
+        bears. Fewer are always taken."""
+        inventory = self._monitor.inventory
+        if inventory.shared == self._inventory.shared:
+            return True
+        if (
+            self._bound is not None
+            and not self.dialect.drains
+            and not await self._admits(self._bound, inventory)
+        ):
+            inventory = _as_before(inventory, self._inventory)
+        if inventory.shared != self._inventory.shared:
+            self._take(inventory)
+        return not self.withheld
+
+    async def _admits(self, bound: SliceBound, inventory: GpuInventory) -> bool:
+        now, seen = self._monitor.clock.monotonic(), self._monitor.changed.count
+        if self.withheld and seen == self._asked[0] and now < self._asked[1] + _LOOK:
+            return False
+        self._asked = seen, now
+        try:
+            await bound.admit(inventory)
+        except (UserError, Unavailable) as error:
+            if self.withheld != str(error):
+                self.withheld = str(error)
+                telemetry.logger().error(
+                    Event.PLUGIN_DEVICES_FAILED,
+                    resource=self.resource,
+                    reason=self.withheld,
+                    effect="GPUs that have come are not offered",
+                )
+            return False
+        self.withheld = ""
+        return True
+
+    async def _why_other_unit(self, paths: KubeletPaths, inventory: GpuInventory) -> str:
+        """Which pods were given slices of another size; empty where none was, or it cannot be read."""
+        dialect = self.dialect
+        try:
+            entries = await injected_entries(paths, {dialect.memory})
+        except Unavailable:
+            return ""
+        others = [each for each in entries if other_unit(_holding(each), inventory, dialect)]
+        pods = sorted({each.uid for each in await self._alive(paths, others)})
+        if not pods:
+            return ""
+        return (
+            f"{dialect.memory}: {count(len(pods), 'running pod')} got devices of another unit than "
+            f"{amount(dialect.unit << 20)} ({some(pods)}); set the unit of gpus.dialects[{dialect.name}] back, or "
+            "delete these pods first"
+        )
+
+    async def _why_unserved(self, paths: KubeletPaths) -> str:
+        """Which pods hold GPU memory under names that this agent knows and does not serve; empty where none does."""
+        mine = {dialect.memory for dialect in self._served}
+        for dialect in DIALECTS.values():
+            if dialect.memory in mine:
+                continue
+            try:
+                entries = await injected_entries(paths, {dialect.memory})
+            except Unavailable:
+                return ""
+            if pods := sorted({each.uid for each in await self._alive(paths, entries)}):
+                return (
+                    f"{count(len(pods), 'running pod')} of this node {'hold' if len(pods) > 1 else 'holds'} "
+                    f"{dialect.memory} ({some(pods)}), which gpus.dialects does not name: it would be sold twice; "
+                    f"add {{name: {dialect.name}, drain: true}} to gpus.dialects, with the unit that it had, until "
+                    "they have ended"
+                )
+        return ""
+
+    async def _alive(self, paths: KubeletPaths, entries: Sequence[InjectedEntry]) -> Sequence[InjectedEntry]:
+        """Without those of pods that have ended: their entries linger in the checkpoint.
+
+        By the API where it has told. A List of podresources is asked for only where it has not and an entry would
+        stop the start: it makes the kubelet forget an Allocate in flight (see known_pods).
+        """
+        if not entries:
+            return ()
+        ended = self._allocation.ended({each.uid for each in entries})
+        if ended is not None:
+            return [each for each in entries if each.uid not in ended]
+        try:
+            listed = await list_pods(paths, self._monitor.clock)
+        except Unavailable:
+            return entries
+        return [each for each in entries if each.ids & held_in(listed, each.resource)]
+
     def _take(self, inventory: GpuInventory) -> None:
         self._inventory = inventory
         self._slices = slices_of(inventory.shared, self.dialect.unit)
@@ -223,6 +290,18 @@ class GpuPlugin(DevicePlugin):
         self._devices = [Device(id, numa=near[uuid]) for uuid, ids in self._slices.ids.items() for id in ids]
         self._places = {device.id: place for place, device in enumerate(self._devices)}
         self._unhealthy: dict[str, Device] = {}
+
+
+def _as_before(inventory: GpuInventory, before: GpuInventory) -> GpuInventory:
+    """The GPUs that were there, as they are now, and none of them larger."""
+    known = {gpu.uuid: gpu.memory for gpu in before.shared}
+    return GpuInventory(
+        tuple(
+            msgspec.structs.replace(gpu, memory=min(gpu.memory, known[gpu.uuid]))
+            for gpu in inventory.gpus
+            if gpu.uuid in known
+        )
+    )
 
 
 def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
@@ -240,55 +319,6 @@ def why_too_many(inventory: GpuInventory, dialect: Dialect) -> str:
     )
 
 
-async def _alive_entries(paths: KubeletPaths, clock: Clock, resource: str) -> Sequence[InjectedEntry]:
-    """What containers hold by the checkpoint, without pods that have ended: their entries linger there."""
-    entries = await injected_entries(paths, {resource})
-    try:
-        alive = held_in(await list_pods(paths, clock), resource)
-    except Unavailable:
-        return entries
-    return tuple(each for each in entries if each.ids & alive)
-
-
-async def _why_other_unit(
-    paths: KubeletPaths, clock: Clock, inventory: GpuInventory, dialect: Dialect
-) -> str:
-    """Which pods were given slices of another size; empty where none was, or nobody can say."""
-    try:
-        entries = await _alive_entries(paths, clock, dialect.memory)
-    except Unavailable:
-        return ""
-    held = [
-        GpuHolding(
-            key=AnswerKey(each.uid, each.resource, each.container), ids=each.ids, injected=each.injected
-        )
-        for each in entries
-    ]
-    pods = sorted({each.key.uid for each in held if other_unit(each, inventory, dialect)})
-    if not pods:
-        return ""
-    return (
-        f"{dialect.memory}: {count(len(pods), 'running pod')} got devices of another unit than "
-        f"{amount(dialect.unit << 20)} ({some(pods)}); set the unit of gpus.dialects[{dialect.name}] back, or delete "
-        "these pods first"
-    )
-
-
-async def _why_unserved(paths: KubeletPaths, clock: Clock, served: Sequence[Dialect]) -> str:
-    """Which pods hold GPU memory under names that this agent knows and does not serve; empty where none does."""
-    mine = {dialect.memory for dialect in served}
-    for dialect in DIALECTS.values():
-        if dialect.memory in mine:
-            continue
-        try:
-            entries = await _alive_entries(paths, clock, dialect.memory)
-        except Unavailable:
-            return ""
-        if pods := sorted({each.uid for each in entries}):
-            return (
-                f"{count(len(pods), 'running pod')} of this node {'hold' if len(pods) > 1 else 'holds'} "
-                f"{dialect.memory} ({some(pods)}), which gpus.dialects does not name: it would be sold twice; "
-                f"add {{name: {dialect.name}, drain: true}} to gpus.dialects, with the unit that it had, until they "
-                "have ended"
-            )
-    return ""
+def _holding(entry: InjectedEntry) -> GpuHolding:
+    key = AnswerKey(entry.uid, entry.resource, entry.container)
+    return GpuHolding(key=key, ids=entry.ids, injected=entry.injected)

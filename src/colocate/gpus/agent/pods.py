@@ -17,7 +17,7 @@ from colocate.cluster.resources import PODS, Selection, on_node, unfinished_on
 from colocate.cluster.watch_cache import WatchCache, WatchSettings
 from colocate.crashpoints import reached
 from colocate.errors import UserError
-from colocate.gpus import GpuPod
+from colocate.gpus import SEAL, GpuPod
 from colocate.model.json_patch import pointer
 from colocate.telemetry import Event
 
@@ -60,6 +60,10 @@ _AHEAD = 60.0
 """Seconds after which it is read again whether a pod still lives that the watch does not tell of."""
 
 
+_MOST_STATES = 4
+"""States of one pod that are kept until they are settled: the first, with which it was bound, and the last ones."""
+
+
 class NodePods:
     """Follows the pods of one node, and writes what it may."""
 
@@ -78,6 +82,8 @@ class NodePods:
         self._budget = _WriteBudget(self._clock)
         self._ahead: dict[str, tuple[GpuPod, float]] = {}
         """By uid, pods that were read and that the watch has not come to yet, and when they are to be read again."""
+        self._sealed: dict[str, list[GpuPod]] = {}
+        """By uid, the states with a seal that the watch has told of and that are not settled."""
         self._cache.add_handler(self._heard)
         self._log = telemetry.logger()
 
@@ -114,8 +120,24 @@ class NodePods:
         return told
 
     def _heard(self, change: Change[GpuPod]) -> None:
-        """The watch has come to this pod."""
-        self._ahead.pop((change.last if isinstance(change, Deleted) else change.new).uid, None)
+        """The watch has come to this pod. Its seal is kept here: its owner may remove it in the next moment."""
+        pod = change.last if isinstance(change, Deleted) else change.new
+        self._ahead.pop(pod.uid, None)
+        if isinstance(change, Deleted):
+            self._sealed.pop(pod.uid, None)
+        elif SEAL in pod.annotations:
+            states = self._sealed.setdefault(pod.uid, [])
+            if not states or states[-1].annotations != pod.annotations:
+                del states[1 : len(states) - _MOST_STATES + 2]
+                states.append(pod)
+
+    @property
+    def sealed_states(self) -> tuple[GpuPod, ...]:
+        """States with a seal that pods are or were in since `forget_states`, each pod's in the order of time."""
+        return tuple(pod for states in self._sealed.values() for pod in states)
+
+    def forget_states(self) -> None:
+        self._sealed.clear()
 
     async def read_ahead(self) -> None:
         """Read the pods of this node that wait to start, as they are now: those that the watch has not told of count

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from colocate.gpus import (
-    DeviceCost,
     Dialect,
     GpuBook,
     GpuDisagreement,
@@ -19,6 +18,7 @@ from colocate.gpus import (
 )
 from colocate.gpus.agent.monitor import KnownGpu
 from colocate.kubelet import MESSAGE_LIMIT
+from colocate.model.device_cost import DeviceCost
 from colocate.model.gpu import Cores, Mebibytes
 from colocate.model.memory import Bytes
 
