@@ -68,7 +68,7 @@ def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
 
 
 def test_the_rules_are_those_that_the_preset_asks_for() -> None:
-    assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.SEED))
+    assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.REAL_USAGE))
 
 
 def test_every_container_of_colocate_in_the_examples_has_a_memory_limit() -> None:

@@ -16,7 +16,7 @@ from colocate import __version__, telemetry
 from colocate.aio import first, with_signals
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
-from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
+from colocate.cluster.usage import EXPIRY, MetricsApi, Prometheus, UsagePoller
 from colocate.errors import UserError
 from colocate.http import metrics
 from colocate.load import LoadTable
@@ -66,7 +66,7 @@ def _gpu_scheduling(config: SchedulerConfig, client: Client, clock: Clock) -> "G
         from colocate.scheduler.gpus.part import GpuScheduling
     except ImportError as missing:
         raise UserError(
-            "act: gpus needs one more package; install numpy, or the extra 'replay' of kube-colocate"
+            "act: gpus needs one more package; install numpy, or the extra 'packing' of kube-colocate"
         ) from missing
     if config.shadow:
         raise UserError("shadow: pods with GPUs cannot be bound in shadow; leave gpus out of act, or shadow")
@@ -109,16 +109,16 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
     async with AsyncExitStack() as stack:
         prometheus = None
         if usage.prometheus.url:
-            prometheus = Prometheus(usage.prometheus.settings(), clock)
+            prometheus = Prometheus(usage.prometheus, clock)
             stack.push_async_callback(prometheus.close)
         metrics_api = MetricsApi(client, usage.prometheus.timeout) if usage.metrics_api else None
         poller = UsagePoller(
-            queries(config.asked()),
+            config.asked(),
             facts.known_nodes,
             clock,
             prometheus,
             metrics_api,
-            usage.poll(config.load.staleness.after),
+            expiry=config.load.staleness.after or EXPIRY,
         )
         tainting = None
         if Act.TAINTS in config.act:

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from colocate.cluster.usage import QuerySettings
+from colocate.cluster.usage import UsageSettings
 from colocate.config import values
 from colocate.config.document import FOREIGN_TO_ALL, VERSION, ConfigDocument
 from colocate.config.process_sections import Log, Metrics
@@ -24,15 +24,13 @@ from colocate.scheduler.sections import (
     Load,
     Policies,
     Taints,
-    UsageSection,
-    check_decisions,
     check_load,
-    check_taints,
+    check_ranges,
     check_times,
     check_usage,
     to_policies,
 )
-from colocate.scheduler.windows import asked, asks_for_pods, check_windows
+from colocate.scheduler.windows import asks_for_pods, check_windows, windows
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
 _UNIX = "unix:"
@@ -162,7 +160,7 @@ class SchedulerConfig(Section, frozen=True):
     act: tuple[Act, ...] = (Act.EXTENDER,)
     shadow: bool = False
     """Answer neutrally and write nothing, but record what would have been done."""
-    usage: UsageSection = UsageSection()
+    usage: UsageSettings = UsageSettings()
     load: Load = Load()
     taints: Taints = Taints()
     gpus: GpuSection = GpuSection()
@@ -173,11 +171,11 @@ class SchedulerConfig(Section, frozen=True):
         """Whether nodes are judged by what they use."""
         return any(way is not Act.GPUS for way in self.act)
 
-    def asked(self) -> QuerySettings:
-        """All that is asked of Prometheus."""
-        found = asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
-        taints = Act.TAINTS in self.act
-        return msgspec.structs.replace(found, pods=asks_for_pods(self.usage, self.load, taints=taints))
+    def asked(self) -> UsageSettings:
+        """What is asked of Prometheus: the usage section with its windows and pods decided."""
+        needed = windows(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.windows or ()
+        pods = asks_for_pods(self.usage, self.load, taints=Act.TAINTS in self.act)
+        return msgspec.structs.replace(self.usage, windows=needed, pods=pods)
 
 
 def to_endpoint(value: object) -> ServerEndpoint:
@@ -212,9 +210,9 @@ def check(config: SchedulerConfig) -> None:
     check_times(config.usage, config.load)
     if Act.EXTENDER in config.act:
         check_windows(config.usage, config.load)
-    check_taints(config.taints)
+    check_ranges(config.taints, "taints")
     check_gpus(config.gpus)
-    check_decisions(config.decisions)
+    check_ranges(config.decisions, "decisions")
 
 
 def _check_server(server: Server) -> None:

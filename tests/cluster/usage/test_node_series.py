@@ -11,7 +11,7 @@ from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import Claim, Claims, Sample, counting, identity, updated
 from colocate.cluster.usage.directory import Directory, KnownNode, NodeShape, host_of
 from colocate.cluster.usage.node_series import Joined, Times, join
-from colocate.cluster.usage.presets import NODE_LABELS
+from colocate.cluster.usage.settings import NODE_LABELS
 from colocate.model.load import Amount
 
 NOW = 1000.0

@@ -12,14 +12,19 @@ from typing import NamedTuple
 import msgspec
 
 from colocate.cluster.usage.answers import Series
-from colocate.cluster.usage.claims import Claim, Claims, Sample, highest, identity
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import Claim, Claims, Sample, SeriesCollision, highest, identity
 from colocate.cluster.usage.directory import Directory
+from colocate.cluster.usage.signals import Measured, Signal, Statistic
+from colocate.model.load import Aggregate, Amount, NodeLoad, PodUsage, Usage
 
 _ROUNDING = -1.0
 """Percents down to this are zero, seen through two clocks; below, they are nonsense."""
 _GREATEST = 1e6
 """No node is ten thousand times as busy as it can be: beyond, a query has lost its unit."""
+_GREATEST_OF_POD = 1e15
+"""A petabyte."""
+_LATE = 300.0
+"""Seconds by which a deviation or an aggregate may be older than the use beside which it stands."""
 _EXAMPLES = 5
 _MANY = 64
 """Series of one node that are looked at together."""
@@ -177,3 +182,70 @@ def fault_of(value: float, greatest: float = _GREATEST) -> str:
     if value > greatest or value == -math.inf:
         return "infinite"
     return "negative" if value < _ROUNDING else ""
+
+
+def join_pods(answer: Iterable[Series | None], now: float) -> Joined:
+    """The samples of an answer, by namespace/name; of two for one pod the higher."""
+    samples: dict[str, Sample] = {}
+    count = dict.fromkeys(Counts.__struct_fields__, 0)
+    for series in answer:
+        count["series"] += 1
+        if series is None:
+            count["malformed"] += 1
+            continue
+        namespace, pod = series.labels.get("namespace"), series.labels.get("pod")
+        if not namespace or not pod:
+            count["unknown"] += 1
+        elif fault := fault_of(series.value, _GREATEST_OF_POD):
+            count[fault] += 1
+        else:
+            key = f"{namespace}/{pod}"
+            known = samples.get(key)
+            count["duplicate"] += known is not None
+            samples[key] = Sample(max(0.0, series.value, known.value if known else 0.0), now)
+    count["joined"] = len(samples)
+    return Joined(samples=samples, counts=Counts(**count))
+
+
+def pod_usages(cpu: Mapping[str, Sample], memory: Mapping[str, Sample]) -> dict[str, PodUsage]:
+    """The use of pods of which both are known: half of it would be taken for the whole."""
+    return {
+        key: PodUsage(
+            Amount(round(sample.value), round(memory[key].value)), min(sample.time, memory[key].time)
+        )
+        for key, sample in cpu.items()
+        if key in memory
+    }
+
+
+def node_loads(samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, NodeLoad]:
+    """The samples of all signals, by node."""
+    names = dict.fromkeys(name for signal in samples for name in samples[signal])
+    use: dict[Measured, dict[str, Usage]] = {measured: _usages(measured, samples) for measured in Measured}
+    found = {name: NodeLoad(use[Measured.CPU].get(name), use[Measured.MEMORY].get(name)) for name in names}
+    return {name: load for name, load in found.items() if load.cpu or load.memory}
+
+
+def _usages(measured: Measured, samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, Usage]:
+    further = [
+        (signal, by_node)
+        for signal, by_node in samples.items()
+        if signal.measured is measured and signal.statistic not in (Statistic.USE, Statistic.POD)
+    ]
+    return {
+        name: _usage(sample, [(signal, by_node[name]) for signal, by_node in further if name in by_node])
+        for name, sample in samples.get(Signal(measured), {}).items()
+    }
+
+
+def _usage(use: Sample, further: list[tuple[Signal, Sample]]) -> Usage:
+    deviation, aggregates = 0.0, []
+    for signal, sample in further:
+        if sample.time < use.time - _LATE:
+            # Its query has failed for a while: it must not pass for as fresh as the use.
+            continue
+        if (kind := signal.aggregation) is None:
+            deviation = sample.value
+        else:
+            aggregates.append(Aggregate(kind, signal.window, sample.value))
+    return Usage(use.value, use.time, deviation, tuple(aggregates))

@@ -8,7 +8,7 @@ from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
 from colocate.cluster.usage.answers import Vector
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import SeriesCollision
 from colocate.cluster.usage.node_series import Joined
 from colocate.cluster.usage.snapshot import SignalHealth
 from colocate.errors import UserError

@@ -4,14 +4,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from colocate.cluster.usage.claims import Sample
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import SeriesCollision
 from colocate.cluster.usage.node_series import Counts, Joined
-from colocate.cluster.usage.signals import Measured, Signal, Statistic
-from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
-
-_LATE = 300.0
-"""Seconds by which a deviation or an aggregate may be older than the use next to which it stands."""
+from colocate.model.load import NodeLoad, PodUsage
 
 
 class SignalHealth(msgspec.Struct, frozen=True):
@@ -75,36 +70,3 @@ class UsageSnapshot(msgspec.Struct, frozen=True):
     def of(self, name: str) -> SignalHealth | None:
         """The health of one signal."""
         return next((health for health in self.health if health.name == name), None)
-
-
-def node_loads(samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, NodeLoad]:
-    """The samples of all signals, by node."""
-    names = dict.fromkeys(name for signal in samples for name in samples[signal])
-    use: dict[Measured, dict[str, Usage]] = {measured: _usages(measured, samples) for measured in Measured}
-    found = {name: NodeLoad(use[Measured.CPU].get(name), use[Measured.MEMORY].get(name)) for name in names}
-    return {name: load for name, load in found.items() if load.cpu or load.memory}
-
-
-def _usages(measured: Measured, samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, Usage]:
-    further = [
-        (signal, by_node)
-        for signal, by_node in samples.items()
-        if signal.measured is measured and signal.statistic not in (Statistic.USE, Statistic.POD)
-    ]
-    return {
-        name: _usage(sample, [(signal, by_node[name]) for signal, by_node in further if name in by_node])
-        for name, sample in samples.get(Signal(measured), {}).items()
-    }
-
-
-def _usage(use: Sample, further: list[tuple[Signal, Sample]]) -> Usage:
-    deviation, aggregates = 0.0, []
-    for signal, sample in further:
-        if sample.time < use.time - _LATE:
-            # Its query has failed for a while: it must not pass for as fresh as the use.
-            continue
-        if (kind := signal.aggregation) is None:
-            deviation = sample.value
-        else:
-            aggregates.append(Aggregate(kind, signal.window, sample.value))
-    return Usage(use.value, use.time, deviation, tuple(aggregates))
