@@ -11,7 +11,7 @@ from colocate.cluster.usage import Preset, rules
 from colocate.config.file import build_document
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import WantedConfiguration
-from colocate.scheduler.loop.taint_levels import keys
+from colocate.scheduler.loop.taints import keys
 from colocate.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 
 REPO = Path(__file__).parents[2]

@@ -2,9 +2,8 @@
 
 import pytest
 
-from colocate.load.calibration import LEAST, MOST, Calibration, OwnerUse, Ratio
 from colocate.load.decision import decide
-from colocate.load.demand import demand
+from colocate.load.demand import LEAST, MOST, Calibration, OwnerUse, Ratio, demand
 from colocate.load.settings import EstimateSettings, LedgerSettings, LoadSettings, PackingSettings, mix
 from colocate.load.table import LoadTable
 from colocate.model.load import (

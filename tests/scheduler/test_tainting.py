@@ -12,7 +12,7 @@ from colocate.load.terms import Freshness
 from colocate.model.load import Taint
 from colocate.scheduler import client as questions
 from colocate.scheduler.client import NotAnswered, Where
-from colocate.scheduler.loop.taint_levels import EFFECT, keys, level_of, with_level
+from colocate.scheduler.loop.taints import EFFECT, keys, level_of, with_level
 from colocate.scheduler.sections import TaintsOnStop
 from colocate.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.telemetry import Event

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colocate.cluster.resources import NODES
-from colocate.scheduler.loop.taint_levels import REMOVAL, with_level
+from colocate.scheduler.loop.taints import REMOVAL, with_level
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, pretending
 from tests.scheduler.story import Story, telling

@@ -31,8 +31,8 @@ from colocate.load import (
 )
 from colocate.model.load import PodFacts
 from colocate.scheduler import client as questions
-from colocate.scheduler.addresses import without_login
 from colocate.scheduler.client import Where
+from colocate.scheduler.kube.configuration import without_login
 from colocate.scheduler.loop.decision_log import Told
 from colocate.scheduler.sections import check_judging
 from colocate.scheduler.server.tokens import own_token_file

@@ -12,7 +12,7 @@ from colocate.doctor.node_samples import NodeSamples, named
 from colocate.doctor.query_remedies import QueryRemedies
 from colocate.doctor.report import CheckResult, bad, good, warn
 from colocate.doctor.strangers import LabelRemedies
-from colocate.scheduler.addresses import without_login
+from colocate.scheduler.kube.configuration import without_login
 
 
 class _Said(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 from colocate.load.decision import Candidates, PodDecision
 from colocate.load.demand import Demand
 from colocate.load.policies import ScorePart, min_max
-from colocate.load.scorer import Scorer
+from colocate.load.round import Scorer
 from colocate.load.settings import LoadSettings, Mix, PolicyName
 from colocate.load.terms import Freshness, NodeTerms
 

@@ -4,13 +4,13 @@ Beside each are all its candidates, while there is room: half of it is for what 
 names and scores. The oldest lose these first, and keep the few nodes that the decision itself holds.
 """
 
+import mmap
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from colocate.load.decision import TERMS_SIZE, Candidates, Listed, PackedNames, PodDecision, ScoreAnswer
-from colocate.load.shelf import Shelf
 from colocate.load.terms import NodeTerms
 
 _NAMELESS = Listed()
@@ -167,3 +167,41 @@ class _KeptCandidates:
         log = self._logs.popleft()
         self._ended -= len(log)
         log.clear()
+
+
+class Shelf:
+    """Room for so many bytes, taken as it is used."""
+
+    def __init__(self, room: int) -> None:
+        self._room = max(room, 1)
+        self._block: mmap.mmap | None = None
+        self._written = 0
+        """Bytes, since the beginning; where the block ends too early for some, it counts as written up to there."""
+
+    def put(self, data: bytes) -> int | None:
+        """Keep these; returns where they are, None where they do not fit."""
+        length, room = len(data), self._room
+        if length > room:
+            return None
+        start = self._written % room
+        if start + length > room:
+            self._written += room - start
+            start = 0
+        place = self._written
+        self._written += length
+        block = self._block or self._made()
+        block[start : start + length] = data
+        return place
+
+    def get(self, place: int, length: int) -> bytes | None:
+        """What was kept there; None where it had to make room."""
+        if self._block is None or self._written - place > self._room:
+            return None
+        start = place % self._room
+        return self._block[start : start + length]
+
+    def _made(self) -> mmap.mmap:
+        made = self._block = mmap.mmap(-1, self._room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            made.madvise(mmap.MADV_HUGEPAGE)
+        return made

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load.calibration import AS_ESTIMATED, Calibration, Learned, Ratio
+from colocate.load.demand import AS_ESTIMATED, Calibration, Learned, Ratio
 from colocate.load.ledger import Assumption
-from colocate.load.outlook import Departed
+from colocate.load.pods import Departed
 from colocate.load.settings import LoadSettings
 from colocate.load.table import LoadTable
 from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage

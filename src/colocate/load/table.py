@@ -7,11 +7,9 @@ beside what is known, so that no request pays for them. Time is an argument.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from colocate.load.calibration import Calibration, Ratio
-from colocate.load.demand import Demand
+from colocate.load.demand import Calibration, Demand, Ratio
 from colocate.load.ledger import Ledger
-from colocate.load.round import Round, TableState, steps
-from colocate.load.scorer import Scorer
+from colocate.load.round import Round, Scorer, TableState, steps
 from colocate.load.settings import LoadSettings, Mix
 from colocate.load.terms import NodeTerms
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage

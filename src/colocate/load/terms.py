@@ -4,14 +4,17 @@ It is made when a fact of that node changes. No other node is looked at, except 
 samples that are missing.
 """
 
+import statistics
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
+from colocate.load.demand import Demand
 from colocate.load.ledger import NONE_UNSEEN, Unseen
-from colocate.load.outlook import NOT_MEASURED_BY_POD, PodsMeasured, percents
-from colocate.load.settings import LoadSettings, MissingFilter, MissingScore
-from colocate.load.typical import Level, Typical
+from colocate.load.pods import NOT_MEASURED_BY_POD, NOTHING_PLACED, PodsMeasured, PodTotals, percents
+from colocate.load.settings import BalancedSettings, LoadSettings, MissingFilter, MissingScore
 from colocate.model.go import go_round
 from colocate.model.load import (
     NO_SAMPLES,
@@ -23,6 +26,27 @@ from colocate.model.load import (
     Usage,
     UsageThresholds,
 )
+
+
+class Level(msgspec.Struct, frozen=True):
+    """How loaded one resource is, in percent of the capacity."""
+
+    percent: float
+    deviation: float
+    peak: float
+
+
+HALF = Level(50.0, 0.0, 50.0)
+"""Supposed where nothing at all is measured: pods still part from each other by what the ledger knows."""
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """The median, of each number by itself."""
+
+    cpu: Level | None
+    """None where the resource is measured nowhere, and the other one is."""
+    memory: Level | None
+    size: NodeFacts
 
 
 class Freshness(StrEnum):
@@ -93,19 +117,6 @@ class NodeTerms(msgspec.Struct, frozen=True, gc=False):
     def known(self) -> bool:
         return self.cpu.known or self.memory.known
 
-
-class PodTotals(msgspec.Struct, frozen=True, gc=False):
-    """What the pods on a node add up to."""
-
-    requested: Amount = NOTHING
-    limits: Amount = NOTHING
-    estimates: Amount = NOTHING
-    prod_usage: Amount = NOTHING
-    prod_guessed: Amount = NOTHING
-    """Of prod pods that nobody measures, whether the ledger has them or not."""
-
-
-NOTHING_PLACED = PodTotals()
 
 Levels = tuple[Level | None, Level | None]
 """How loaded CPU and memory are by fresh samples."""
@@ -293,3 +304,59 @@ def _aware_used(
         elif window:
             least = estimates
     return max(go_round(percent * terms.capacity / 100) + ledger, least)
+
+
+def level(usage: Usage, settings: BalancedSettings) -> Level:
+    """The peak is a percentile, or the average and its deviation, whichever is more, as the settings want."""
+    peak = usage.percent + settings.deviations * usage.deviation
+    if usage.aggregates and settings.aggregation is not None:
+        peak = max(peak, usage.over(settings.aggregation, settings.window) or 0.0)
+    return Level(usage.percent, usage.deviation, peak)
+
+
+def typical(cpu: Sequence[Level], memory: Sequence[Level], nodes: Iterable[NodeFacts]) -> Typical:
+    sizes = list(nodes)
+    nothing_measured = not cpu and not memory
+    size = NodeFacts("", _size([node.capacity for node in sizes]), _size([node.room for node in sizes]))
+    return Typical(
+        HALF if nothing_measured else _median(cpu), HALF if nothing_measured else _median(memory), size
+    )
+
+
+def _median(levels: Sequence[Level]) -> Level | None:
+    if not levels:
+        return None
+    return Level(
+        statistics.median(each.percent for each in levels),
+        statistics.median(each.deviation for each in levels),
+        statistics.median(each.peak for each in levels),
+    )
+
+
+def _size(amounts: Sequence[Amount]) -> Amount:
+    # The lower median: a size that a node really has.
+    return Amount(
+        statistics.median_low([each.cpu for each in amounts]) if amounts else 0,
+        statistics.median_low([each.memory for each in amounts]) if amounts else 0,
+    )
+
+
+class ScorePart(msgspec.Struct, frozen=True):
+    """One number that went into a score."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}{self.unit}"
+
+
+class NodePolicy(Protocol):
+    """Judges a node by itself."""
+
+    def score(self, node: NodeTerms, pod: Demand) -> int:
+        """From 0 to 100."""
+
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
+        """The numbers that the score came from."""

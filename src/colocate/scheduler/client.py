@@ -11,7 +11,7 @@ from colocate.cluster.secret import Secret
 from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
 from colocate.errors import ColocateError, UserError, unreadable
 from colocate.scheduler import settings
-from colocate.scheduler.addresses import without_login
+from colocate.scheduler.kube.configuration import without_login
 
 T = TypeVar("T")
 _PATIENCE = aiohttp.ClientTimeout(total=60, connect=10)

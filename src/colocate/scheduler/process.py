@@ -23,8 +23,7 @@ from colocate.load import LoadTable
 from colocate.scheduler.loop.decision_log import DecisionLog
 from colocate.scheduler.loop.load_judge import LoadJudge
 from colocate.scheduler.loop.table_feed import TableFeed
-from colocate.scheduler.loop.taint_levels import REMOVAL, tainted
-from colocate.scheduler.loop.taints import Tainting
+from colocate.scheduler.loop.taints import REMOVAL, Tainting, tainted
 from colocate.scheduler.server.extender import serving
 from colocate.scheduler.server.judge import Judge
 from colocate.scheduler.server.queries import Telling

@@ -9,10 +9,10 @@ from colocate.load.policies.load_aware import LoadAware
 from colocate.load.policies.overcommitment import LowRiskOvercommitment
 from colocate.load.policies.oversell import Oversell
 from colocate.load.policies.packing import TargetLoadPacking
-from colocate.load.policies.parts import NodePolicy, ScorePart
 from colocate.load.policies.real_usage import CpuRealUsage, MemRealUsage, RealUsage, min_max
 from colocate.load.policies.risk_balancing import LoadVariationRiskBalancing
 from colocate.load.settings import LoadSettings, PolicyName
+from colocate.load.terms import NodePolicy, ScorePart
 
 __all__ = ["NodePolicy", "RealUsage", "ScorePart", "min_max", "policy"]
 

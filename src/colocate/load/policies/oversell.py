@@ -9,9 +9,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import OversellSettings
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 
 
 class Quotient(NamedTuple):

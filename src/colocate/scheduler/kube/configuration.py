@@ -4,20 +4,22 @@ Every line says why it is there. The extender's weight is worked out from the pl
 as leaves the fewest hot nodes, or so much that a hot node loses whatever they say.
 """
 
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 import yaml
 from msgspec import inspect
 
+from colocate.cluster.secret import Secret
 from colocate.config import values, words
 from colocate.errors import UserError
 from colocate.load import DEFAULT_PLUGINS, ExtenderWeight, ScorePlugin, advised_weight, least_weight
 from colocate.model import go
-from colocate.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.wire.extender_questions import without_nulls
 
 T = TypeVar("T")
@@ -324,3 +326,44 @@ def typed(kind: type[T], tree: Any, where: str, path: str = "") -> T:
         raise UserError(f"{where}: {problem}") from None
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {path and f'{path}: '}{error}; correct it") from None
+
+
+def leads_somewhere(url: str) -> bool:
+    """Whether it is an http or https address with a host, and without what no path can be added to."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and port != 0
+        and not (parts.query or parts.fragment or any(letter.isspace() for letter in url))
+    )
+
+
+def without_login(url: str) -> str:
+    """As it may be shown: without the user and the password that it may have."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def has_login(url: str) -> bool:
+    """Whether it has a user or a password in it."""
+    return "@" in urlsplit(url).netloc
+
+
+def with_token(url: str, token: Secret) -> str:
+    """The same with a token as its password, which is the one way in which kube-scheduler can show one."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"scheduler:{quote(token.reveal(), safe='')}@{parts.netloc}"))
+
+
+def is_local(url: str) -> bool:
+    """Whether it leads to this machine, by its address."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

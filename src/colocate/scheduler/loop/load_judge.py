@@ -14,20 +14,23 @@ from colocate.load import (
     MissingFilter,
     Mix,
     PackedNames,
+    Sifted,
     decide,
     pod_facts,
     refused_everywhere,
     sift,
 )
-from colocate.scheduler.loop.all_hot import AllHotTold
 from colocate.scheduler.loop.decision_log import DecisionLog
 from colocate.scheduler.loop.strict_cpus import StrictPod, strict_refusals
 from colocate.scheduler.loop.table_feed import TableFeed
 from colocate.scheduler.server.judge import Sieved
+from colocate.telemetry import Event
 from colocate.wire.extender_questions import Asked, read_names
 
 _LEAST_BOUND = 10_000
 """Candidates that are judged at once however few nodes are known, as none are at the start."""
+_CALM = 60.0
+"""Seconds without a pod that found every candidate too hot, after which that is over."""
 
 
 class LoadJudge:
@@ -138,3 +141,40 @@ class LoadJudge:
             # Without any, the filter as it is configured would refuse every node.
             reasons.append("no node has a sample yet, and load.staleness.filter is closed")
         return reasons
+
+
+class AllHotTold:
+    """Hears of every answer of the filter."""
+
+    def __init__(self, *, shadow: bool) -> None:
+        self._shadow = shadow
+        self._begun: float | None = None
+        self._last = 0.0
+        self._answers = 0
+
+    def sifted(self, pod: str, sifted: Sifted, now: float) -> None:
+        if sifted.all_hot:
+            self._is_so(pod, sifted, now)
+        elif self._begun is not None and now - self._last >= _CALM:
+            telemetry.logger().info(
+                Event.FILTER_COOLER,
+                answers=self._answers,
+                seconds=round(self._last - self._begun, 1),
+                shadow=self._shadow,
+            )
+            self._begun = None
+
+    def _is_so(self, pod: str, sifted: Sifted, now: float) -> None:
+        outcome = "let through" if sifted.hot else "refused"
+        telemetry.SCHEDULER_ALL_HOT.labels(outcome, str(self._shadow).lower()).inc()
+        if self._begun is None:
+            self._begun, self._answers = now, 0
+            telemetry.logger().warning(
+                Event.FILTER_ALL_HOT,
+                pod=pod,
+                candidates=len(sifted.passed) + len(sifted.refused),
+                outcome=outcome,
+                shadow=self._shadow,
+            )
+        self._last = now
+        self._answers += 1
