@@ -82,7 +82,7 @@ class _Labels(_Read, frozen=True):
 
 
 class _Annotations(_Read, frozen=True):
-    """Likewise."""
+    """The annotations of a node or pod that are read."""
 
     scaling: str = msgspec.field(name=SCALING, default="")
     thresholds: str = msgspec.field(name=THRESHOLDS, default="")

@@ -1,8 +1,12 @@
 """What a pod brings to a node: what it requests, what it may use at most, what it will probably use.
 
 Requests and limits are summed as Kubernetes sums them: a sidecar runs next to all that start after it, any
-other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated; what its
-owner's pods really use (`calibration`) corrects the estimate.
+other init container runs alone, and the pod's overhead comes on top. What a pod will use is estimated.
+
+`Calibration` corrects the estimate by what the owner's earlier pods really used: pods of one owner behave alike. It
+keeps what it learned when a pod ends, and learns nothing from a pod that has just begun. Corrections are bounded both
+ways, so that one odd pod cannot make the next look like nothing, or like a whole node. Pods of unknown owners are
+corrected by the mean of all pods.
 """
 
 import math
@@ -18,7 +22,7 @@ from colocate.model.pod import peak
 
 
 class Ratio(msgspec.Struct, frozen=True):
-    """By how much pods use more or less than was estimated."""
+    """Real use as a multiple of the estimate."""
 
     cpu: float = 1.0
     memory: float = 1.0
@@ -30,15 +34,15 @@ NO_SWING = Ratio(0.0, 0.0)
 LEAST, MOST = 0.02, 5.0
 _OWNERS = 10_000
 _MEAN_TIME, _SWING_TIME = 7200.0, 14_400.0
-"""Seconds after which what was learned has lost two thirds of its weight: of the mean, and of the swing around it."""
+"""Seconds after which a measurement has lost two thirds of its weight in the mean, and in the swing around it."""
 _FIRST_SWING = 0.5
-"""Of its use, as long as an owner's pods were hardly seen."""
+"""The swing of a new owner's pods, as a share of their use."""
 _LONGEST_STEP = 600.0
-"""Seconds that one measurement stands for at most: an owner may have had no pods for days."""
+"""Seconds that one measurement counts for at most: an owner may have had no pods for days."""
 _TRUST = 4.0
-"""Minutes of a measured pod that weigh as much as what is known without it."""
+"""Minutes of measurement at which an owner's own ratio weighs as much as the mean of all pods."""
 _KNOWN_PODS, _KNOWN_OWNERS = 20, 3
-"""Measured, so that all of them together tell of those that nobody knows."""
+"""Pods and owners to measure before their mean is used for unknown owners."""
 _GRID = math.log(1.05)
 
 
@@ -51,13 +55,13 @@ class Demand(msgspec.Struct, frozen=True, gc=False):
     estimate: Amount
     """What it will probably use."""
     packing_cpu: int
-    """The same as target-load-packing predicts it."""
+    """The CPU that target-load-packing predicts for it, in millicores."""
     prod: bool = False
     daemon: bool = False
     stated: Amount = NOTHING
     """The estimate by what the pod states alone, without what is known of its owner's pods."""
     swing: Amount = NOTHING
-    """By how much its use will go up and down: a standard deviation."""
+    """The standard deviation of its use."""
 
     @property
     def best_effort(self) -> bool:
@@ -137,7 +141,7 @@ def _share(limit: int, request: int, percent: int, default: int) -> int:
 
 
 def _corrected(amount: Amount, ratio: Ratio, limit: Amount) -> Amount:
-    """Never beyond a limit that is stated: the kernel would not let it."""
+    """At most the stated limit, which the kernel enforces."""
     return Amount(
         math.ceil(min(amount.cpu * ratio.cpu, limit.cpu or math.inf)),
         math.ceil(min(amount.memory * ratio.memory, limit.memory or math.inf)),
@@ -163,11 +167,11 @@ def _summed(shape: PodShape, of: Callable[[ContainerAsk], PerResource]) -> Amoun
 
 
 def taken(free: float, estimated: float) -> float:
-    """How much of what is measurably free is taken by what is only estimated, all in percent.
+    """How much of what is measured as free an estimate takes, all in percent.
 
     An estimate may be many times what a pod will use: a limit says little. So estimates count in full for the first
     half of what is free, then less and less, and never for more than three quarters: a node that is measured nearly
-    full stays behind one that is measured idle, however much is guessed of the idle one. Rises with
+    full scores below one that is measured idle, however much is estimated for the idle one. Rises with
     `estimated`; what it leaves rises with `free`, by a quarter of it at least.
     """
     if free <= 0:
@@ -182,19 +186,19 @@ class Learned(msgspec.Struct, frozen=True):
 
     owner: str
     ratio: Ratio
-    """Now, by all pods that are measured."""
+    """In the last round, over all measured pods."""
     mean: Ratio = AS_ESTIMATED
-    """Over the last hours."""
+    """The mean over the last hours."""
     variance: Ratio = NO_SWING
-    """Around that."""
+    """The variance around the mean."""
     evidence: float = 1.0
-    """Minutes for which pods were measured, all together."""
+    """Minutes of measurement, summed over all pods."""
     time: float = 0.0
     since: float = 0.0
 
 
 class OwnerUse(msgspec.Struct, gc=False):
-    """What an owner's pods add up to in one round of measurements."""
+    """The sums over an owner's pods in one round of measurements."""
 
     pods: int = 0
     estimate_cpu: int = 0
@@ -208,17 +212,17 @@ class OwnerUse(msgspec.Struct, gc=False):
 
 
 class Calibration:
-    """Per owner; those heard of longest ago are forgotten first."""
+    """What is learned of each owner; the owner that was measured longest ago is forgotten first."""
 
     def __init__(
         self, learned: Iterable[Learned] = (), overall: Ratio = AS_ESTIMATED, *, owners: int = _OWNERS
     ) -> None:
         self._known: OrderedDict[str, Learned] = OrderedDict((each.owner, each) for each in learned)
         self._swings = {owner: _swing(each) for owner, each in self._known.items()}
-        """Of each that is known: it is asked for every pod of every node."""
+        """By owner; kept because it is needed for every pod of every node."""
         self._owners = owners
         self.overall = overall
-        """Of the pods of owners that nobody knows."""
+        """The ratio for pods of unknown owners."""
 
     def ratio(self, owner: str) -> Ratio:
         known = self._known.get(owner)
@@ -231,16 +235,16 @@ class Calibration:
         )
 
     def swing(self, owner: str) -> Ratio:
-        """The standard deviation, as a share of what a pod states; nothing of an owner that nobody knows."""
+        """The standard deviation as a share of a pod's own estimate; 0 for an unknown owner."""
         return self._swings.get(owner, NO_SWING)
 
     def learn(self, owner: str, use: OwnerUse, now: float) -> None:
-        """One round of an owner's pods."""
+        """Take in one round of an owner's pods."""
         if not owner or not use.pods:
             return
         old = self._known.get(owner)
         if old is not None and now <= old.time:
-            # These measurements are known.
+            # These measurements were taken in before.
             self._known.move_to_end(owner)
             return
         seen = use.ratio
@@ -272,7 +276,7 @@ class Calibration:
             del self._swings[forgotten]
 
     def learn_overall(self, uses: Iterable[OwnerUse]) -> None:
-        """What all pods together say of those that nobody knows; too few say nothing."""
+        """Set the ratio for unknown owners by all pods together, if there are enough of them."""
         total, owners = OwnerUse(), 0
         for use in uses:
             owners += 1
@@ -302,5 +306,5 @@ def _weight(step: float, of: float) -> float:
 
 
 def _coarse(value: float) -> float:
-    """In steps of a twentieth: demands that hardly differ are one, and what was worked out for it goes on to hold."""
+    """Round to steps of a twentieth, so that demands that hardly differ are equal and share their scores."""
     return math.exp(round(math.log(value) / _GRID) * _GRID) if value > 0 else 0.0

@@ -1,4 +1,10 @@
-"""The pods on every node: what they add up to, what they are measured to use, what was estimated for them."""
+"""The pods on every node: their sums of requests, limits and estimates, and what they are measured to use.
+
+A node's samples are averages: they still show pods that have left, and hardly show pods that have just come. Where
+its pods are measured one by one, the node is taken to use what they use now, plus what its samples show besides:
+kubelet, daemons, other processes. Pods of one owner are busy at the same time, so their swings add up; swings of
+different owners partly cancel out.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,18 +17,18 @@ from colocate.model.load import NOTHING, Amount, BoundPod, NodeLoad, PodFacts, P
 
 _DEMANDS = 10_000
 _STEP = 1000
-"""Pods that one step of learning looks at: a millisecond or so."""
+"""Pods in one step of learning, which takes about a millisecond."""
 
 
 class PodTotals(msgspec.Struct, frozen=True, gc=False):
-    """What the pods on a node add up to."""
+    """Sums over the pods on a node."""
 
     requested: Amount = NOTHING
     limits: Amount = NOTHING
     estimates: Amount = NOTHING
     prod_usage: Amount = NOTHING
     prod_guessed: Amount = NOTHING
-    """Of prod pods that nobody measures, whether the ledger has them or not."""
+    """Estimates of prod pods that are not measured, whether the ledger has them or not."""
 
 
 NOTHING_PLACED = PodTotals()
@@ -38,48 +44,48 @@ class Departed(msgspec.Struct, frozen=True):
 
 
 class PodsMeasured(msgspec.Struct, frozen=True, gc=False):
-    """What the pods of a node add up to. Whole numbers: sums are the same in whatever order they are made."""
+    """Sums over the measured pods of a node. Whole numbers: their sums do not depend on the order."""
 
     pods: int = 0
-    """Measured."""
+    """How many are measured."""
     used: Amount = NOTHING
     shown: Amount = NOTHING
-    """Of that, and of what has left, what the node's samples show."""
+    """The part of their use, and of departed pods' use, that the node's samples show."""
     swing: Amount = NOTHING
-    """The standard deviation."""
+    """The standard deviation of their use."""
 
 
 NOT_MEASURED_BY_POD = PodsMeasured()
 
 
 class NodeUse(msgspec.Struct, frozen=True):
-    """The same before a node's samples are looked at; it holds until a pod comes, goes or is measured again."""
+    """Sums over a node's measured pods that stay until a pod comes, goes or is measured again."""
 
     pods: int
     used: Amount
     swing: Amount
     since: float
-    """Samples of this time, and younger ones, show all of it but the young pods."""
+    """Samples of this time or later show `settled` in full."""
     settled: Amount
     young: tuple[tuple[float, Amount], ...]
-    """When each was bound, and what it uses."""
+    """Pods that samples show in part: when each was bound, and what it uses."""
 
 
 class Pods:
-    """Bound pods, by node. What a node's pods add up to is worked out when it is asked for, and kept."""
+    """Bound pods, by node. Sums over a node's pods are computed when asked for, and kept."""
 
     def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
         self.calibration = calibration
         self._settings = settings
         self._bound: dict[str, BoundPod] = {}
         self._corrections: dict[str, Ratio] = {}
-        """By which a pod's estimate was corrected when it was bound, where it was."""
+        """By uid, the ratio by which a pod's estimate was corrected when it was bound, unless 1."""
         self._usages: dict[str, PodUsage] = {}
         self._on: dict[str, dict[str, Demand]] = {}
         self._placed: dict[str, PodTotals] = {}
         self._alike: dict[PodFacts, Demand] = {}
         self._in_use: dict[str, NodeUse] = {}
-        """By node, as far as it was asked for since its pods changed."""
+        """By node; dropped when its pods change."""
         self._departed: dict[str, list[Departed]] = {}
         """By node, pods that its samples may still show."""
 
@@ -101,7 +107,7 @@ class Pods:
         return True
 
     def remove(self, uid: str, now: float | None = None) -> BoundPod | None:
-        """Where it is told when, the pod has left, and is remembered for as long as samples may show it."""
+        """With `now`, the pod has left, and is remembered for as long as samples may show it."""
         bound = self._bound.pop(uid, None)
         if bound is None:
             return None
@@ -119,14 +125,14 @@ class Pods:
         return bound
 
     def measure(self, usages: Mapping[str, PodUsage]) -> None:
-        """What pods are measured to use, all of them anew; it is learned from."""
+        """Take the measured use of all pods, and learn from it."""
         self.take_usages(usages)
         for _ in self.learning():
             pass
 
     def take_usages(self, usages: Mapping[str, PodUsage]) -> None:
-        """The same, and nothing is learned. What a node's pods add up to is worked out again only where a usage
-        counts, or did: that of a prod pod."""
+        """Take the measured use of all pods, and learn nothing. A node's sums are dropped only where they contain a
+        usage: that of a prod pod."""
         before = self._usages
         self._in_use.clear()
         self._usages = {uid: usage for uid, usage in usages.items() if uid in self._bound}
@@ -136,8 +142,8 @@ class Pods:
                     self._placed.pop(self._bound[uid].node, None)
 
     def learning(self) -> Iterator[None]:
-        """Compare what pods use with what was estimated, for those of their owners to come, in short steps. Pods that
-        have hardly begun tell nothing."""
+        """Learn from what pods use, in short steps, for later pods of their owners. Pods that samples do not show in
+        full yet are left out."""
         uses: dict[str, OwnerUse] = {}
         latest: dict[str, float] = {}
         known, on, window = self._bound, self._on, self._settings.ledger.window
@@ -167,7 +173,7 @@ class Pods:
         self._in_use.clear()
 
     def measured(self, node: str, sampled_at: float | None) -> PodsMeasured:
-        """What the pods there are measured to use, next to the node's samples of that time."""
+        """What the pods there are measured to use, compared with the node's samples of that time."""
         demands = self._on.get(node)
         if not self._usages or sampled_at is None or demands is None:
             return NOT_MEASURED_BY_POD
@@ -182,7 +188,7 @@ class Pods:
         self._in_use.pop(node, None)
 
     def forget_departed(self, now: float) -> None:
-        """Of pods that left long ago, no sample shows anything."""
+        """Forget departed pods that no sample shows any more."""
         for node, departed in list(self._departed.items()):
             kept = [one for one in departed if one.at > now - 2 * self._settings.ledger.window]
             if kept:
@@ -198,7 +204,7 @@ class Pods:
         return {node: tuple(of_node) for node, of_node in self._departed.items()}
 
     def demand(self, pod: PodFacts) -> Demand:
-        """What a pod brings, by what its owner's pods have used so far."""
+        """The pod's demand, corrected by what its owner's pods have used so far."""
         if not self._settings.estimate.calibrate:
             return self._demand(pod, AS_ESTIMATED)
         return self._demand(pod, self._ratio(pod), self.calibration.swing(pod.owner))
@@ -210,7 +216,7 @@ class Pods:
         return self._bound.get(uid)
 
     def on(self, node: str) -> PodTotals:
-        """What the pods there add up to."""
+        """The sums over the pods there."""
         placed = self._placed.get(node)
         if placed is None:
             placed = self._placed[node] = self._sum(self._on[node]) if node in self._on else NOTHING_PLACED
@@ -238,7 +244,7 @@ class Pods:
         settings = self._settings
         if ratio != AS_ESTIMATED or swing != NO_SWING:
             return demand(pod, settings.estimate, settings.packing, ratio, swing)
-        # Shapes are few where pods are many.
+        # Many pods share few shapes.
         alike = PodFacts(
             "", "", pod.shape, priority_class=pod.priority_class, daemon=pod.daemon, by_class=pod.by_class
         )
@@ -327,7 +333,7 @@ def node_use(
 
 
 def measured(use: NodeUse, departed: Sequence[Departed], sampled_at: float, window: float) -> PodsMeasured:
-    """Next to samples of that time, no older than those by which `use` was worked out."""
+    """`sampled_at` is no older than the samples that `use` was computed for."""
     if not use.pods:
         return NOT_MEASURED_BY_POD
     cpu, memory = use.settled.cpu, use.settled.memory
@@ -343,7 +349,7 @@ def measured(use: NodeUse, departed: Sequence[Departed], sampled_at: float, wind
 
 
 def percents(load: NodeLoad, capacity: Amount, pods: PodsMeasured) -> tuple[float | None, float | None]:
-    """What the node uses now, in percent of its capacity; None where that is not known better than by its samples."""
+    """What the node uses now, in percent of its capacity; None where only its samples tell."""
     if not pods.pods:
         return None, None
     return (
@@ -364,7 +370,7 @@ def _now_percent(sampled: float, capacity: int, used: int, shown: int) -> float 
 
 
 def _shown_share(since: float, window: float) -> float:
-    """Of the window, how much lies after what was so many seconds before its end."""
+    """The share of the window that lies after an event `since` seconds before its end."""
     if window <= 0:
         return 1.0 if since >= 0 else 0.0
     return min(max(since / window, 0.0), 1.0)

@@ -1,7 +1,7 @@
 """A recording of a cluster: which nodes there were, which pods came and went where, what each used. Data only.
 
 It is made from snapshots, taken one after the other, and read by a replay. Uses are kept as they were seen, in arrays
-of four-byte numbers; names can be replaced by hashes that nobody else can make. A recording is bounded, and so is
+of four-byte numbers; names can be replaced by keyed hashes. A recording is bounded, and so is
 what is read from a file before it is understood.
 """
 
@@ -50,7 +50,7 @@ class RecordedPod(msgspec.Struct, frozen=True):
     cpu: bytes
     """Millicores by snapshot, from `first` to `last`; -1 where it was not measured."""
     memory: bytes
-    """The same in MiB."""
+    """MiB by snapshot, from `first` to `last`; -1 where it was not measured."""
 
 
 class RecordedNode(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class RecordedNode(msgspec.Struct, frozen=True):
 
 class LoadRecording(msgspec.Struct, frozen=True):
     times: tuple[float, ...]
-    """Of the snapshots."""
+    """When each snapshot was taken."""
     settings: LoadSettings
     nodes: tuple[RecordedNode, ...]
     pods: tuple[RecordedPod, ...]
@@ -71,7 +71,7 @@ class LoadRecording(msgspec.Struct, frozen=True):
 
 
 class _RecordingFile(msgspec.Struct, frozen=True):
-    """The same as it is read: whoever has written it, what it has too much of is not made into objects."""
+    """A recording as it is read: nodes and pods beyond the bounds stay undecoded."""
 
     times: Annotated[tuple[float, ...], msgspec.Meta(max_length=_MOST_SNAPSHOTS)]
     settings: LoadSettings
@@ -182,7 +182,7 @@ def _recorded(track: _PodTrack, last: int) -> RecordedPod:
 
 
 def hashing(key: bytes) -> Hide:
-    """Replaces names by hashes that only whoever has the key can make: the same name is the same hash."""
+    """Replaces names by keyed hashes: equal names have equal hashes."""
     known: dict[str, str] = {}
 
     def hide(name: str) -> str:

@@ -1,7 +1,7 @@
-"""What follows from one round of samples: levels, terms and scores, worked out when asked for, or ahead in steps.
+"""Levels, terms and scores that follow from one round of samples, computed when asked for, or ahead in steps.
 
-`TableState` is what holds whatever the samples say. `Round` reads it. Which facts change, and what is then to be
-worked out again, is the table's decision.
+`TableState` holds the facts that outlive a round. `Round` reads it, and keeps what it computed until the table drops
+it because a fact changed. `Scorer` weighs the policies of a mix.
 """
 
 from collections import OrderedDict
@@ -25,11 +25,11 @@ V = TypeVar("V")
 
 
 _NO_NODE = ""
-"""Stands for every name that is no node's: their values are all the same."""
+"""Stands for every name that is no node's: they share one value."""
 
 
 class ScoreColumn(dict[str, V]):
-    """Values by node, each worked out when it is first asked for; one for all names that are no node's."""
+    """Values by node, each computed when it is first asked for; one for all names that are no node's."""
 
     def __init__(self, work_out: Callable[[str], V], known: Callable[[str], bool]) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class ScoreColumns(Generic[K, V]):
     def __init__(self) -> None:
         self._columns: OrderedDict[K, ScoreColumn[V]] = OrderedDict()
         self._in_use: dict[K, ScoreColumn[V]] = {}
-        """Those that were asked for since all were cleared: the others are empty."""
+        """Columns that were asked for since all were cleared; the others are empty."""
 
     def get(self, key: K, make: Callable[[], ScoreColumn[V]]) -> ScoreColumn[V]:
         column = self._columns.get(key)
@@ -64,17 +64,17 @@ class ScoreColumns(Generic[K, V]):
         return column
 
     def latest(self, most: int) -> list[K]:
-        """The keys of those used last, the very last at the end."""
+        """The keys of the columns used last, the very last at the end."""
         return list(self._columns)[-most:]
 
     def drop(self, names: Iterable[str]) -> None:
-        """What is known of these nodes is no longer so."""
+        """Drop what is kept of these nodes."""
         for name in names:
             for column in self._in_use.values():
                 column.pop(name, None)
 
     def clear(self) -> None:
-        # The demands are kept: whoever deploys now will go on for a while.
+        # The keys are kept: a deployment goes on for a while.
         for column in self._in_use.values():
             column.clear()
         self._in_use.clear()
@@ -96,7 +96,7 @@ class Scorer:
         self.weights = sum(part.weight for part in mix)
 
     def of_node(self, node: NodeTerms, pod: Demand) -> int:
-        """The weighted sum of what judges the node by itself; the very score where that is all."""
+        """The weighted sum over policies that judge the node by itself; the score, if the mix has no others."""
         total = 0
         for _, each, weight in self.absolute:
             total += weight * each.score(node, pod)
@@ -111,7 +111,7 @@ class Scorer:
 
 
 class TableState:
-    """The table writes it; every round reads it as it is at that moment."""
+    """The facts of a table. The table writes them; every round reads them as they are."""
 
     def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
         self.settings = settings
@@ -120,7 +120,7 @@ class TableState:
         self.pods = Pods(settings, calibration)
         self.ledger = Ledger(settings.ledger)
         self.scorers: dict[Mix, Scorer] = {}
-        """Of every mix that was asked for."""
+        """By mix."""
 
     def scorer(self, mix: Mix) -> Scorer:
         scorer = self.scorers.get(mix)
@@ -130,20 +130,20 @@ class TableState:
 
 
 _LOG_BEYOND_NODES = 1000
-"""How many terms may be made anew, beyond one for every node, until a log is begun again."""
+"""Terms that a log may hold beyond two for every node before another is begun."""
 _STEP = 100
-"""Nodes that one step of work looks at: a millisecond or two."""
+"""Nodes in one step of work, which takes a millisecond or two."""
 _DEMANDS_AHEAD = 8
-"""Of so many demands, those of the pods judged last, the scores are worked out ahead."""
+"""The number of last used demands whose scores are computed ahead."""
 
 
 class Round:
-    """The table has one, and while new samples are worked in, another that nobody is answered by yet."""
+    """The table answers from one round; while new samples are worked in, it prepares another."""
 
     def __init__(self, state: TableState, loads: dict[str, NodeLoad]) -> None:
         self.loads = loads
         self.next_stale = float("inf")
-        """When the next sample is too old."""
+        """When the next sample expires."""
         self.log: list[NodeTerms] = []
         """All terms of nodes that were made since everything changed: see `decision`."""
         self._state = state
@@ -172,7 +172,7 @@ class Round:
         return made
 
     def bound_terms(self, name: str) -> NodeTerms:
-        """A node's terms by the pods that are bound there alone. They are made anew each time, for few ask."""
+        """A node's terms by the pods that are bound there alone. Computed each time: they are seldom asked for."""
         supposed = self._typical or self._settle()
         state = self._state
         bound = state.ledger.unseen(name, state.pods.usage, assumed=False)
@@ -210,9 +210,9 @@ class Round:
         return scorer.with_ranks(sums, ranks)
 
     def work_ahead(self, before: "Round", now: float) -> Iterator[None]:
-        """All that the next requests will likely ask for, if they are like those that the round before this had.
+        """Compute what the next requests will likely ask for, judging by those of the round before.
 
-        What changes meanwhile is left to them.
+        What changes meanwhile is computed by the request that needs it.
         """
         yield from self._settling(now)
         every = steps(list(self._state.nodes))
@@ -232,14 +232,14 @@ class Round:
                 yield
 
     def drop(self, names: Iterable[str]) -> None:
-        """What is known of these nodes is no longer so."""
+        """Drop what is kept of these nodes."""
         for name in names:
             self._terms.pop(name, None)
         self._columns.drop(names)
         self._values.drop(names)
 
     def clear(self) -> None:
-        """Nothing but the samples is left."""
+        """Drop all but the samples."""
         self._typical = None
         self._terms.clear()
         self.log = []
@@ -263,13 +263,13 @@ class Round:
 
     def _write(self, made: NodeTerms) -> None:
         if len(self.log) > 2 * len(self._state.nodes) + _LOG_BEYOND_NODES:
-            # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
+            # Earlier answers keep the old log. Answers from now on need not hold all of it.
             self.log = list(self._terms.values())
         else:
             self.log.append(made)
 
     def _settle(self) -> Typical:
-        """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
+        """Compute the levels of all nodes, the typical node, and when the next sample expires."""
         for _ in self._settling(self._state.now):
             pass
         assert self._typical is not None
@@ -302,7 +302,7 @@ class Round:
 
 
 def _with_assumed(placed: PodTotals, unseen: Unseen) -> PodTotals:
-    """Pods that are on their way to a node ask as much of it as those that are there."""
+    """Add the requests of pods that are assumed on the node."""
     if unseen.requested == NOTHING and unseen.limits == NOTHING and unseen.assumed == NOTHING:
         return placed
     return msgspec.structs.replace(

@@ -16,8 +16,8 @@ import msgspec
 from colocate.errors import UserError
 
 DEFAULT_POINTS = 25
-"""Of whoever wants hot nodes to lose in any case. By `balanced` a node with 90 % of its memory in use scores 37 less
-than one with 40 %."""
+"""Points by which hot nodes lose whatever other plugins score. By `balanced` a node with 90 % of its memory in use
+scores 37 less than one with 40 %."""
 PER_POINT = 10
 """kube-scheduler takes an extender's scores for 0 to 10 and brings them to 0 to 100; it bounds nothing."""
 

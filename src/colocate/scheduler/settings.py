@@ -1,6 +1,6 @@
-"""What `colocate scheduler` can be told: the fields of its configuration file, their types and defaults.
+"""The configuration file of `colocate scheduler`: its fields, their types, defaults and checks.
 
-Here is what concerns its server; what it observes, how it judges and acts is in `sections`.
+The server's section is here; `sections` and the capabilities have the others.
 """
 
 import re
@@ -60,14 +60,14 @@ class ServerTls(Section, frozen=True):
     key: Path | None = None
     """PEM, unencrypted."""
     client_authority: Path | None = None
-    """PEM: who signs callers' certificates. Whoever asks without one of theirs is refused, health apart."""
+    """PEM: the authority of callers' certificates. Callers without one are refused, except for health."""
     client_names: tuple[str, ...] = ()
     """Common names or DNS names of callers; any that the authority has signed where none is named. Name one
     where the authority is the cluster's own: it signs the certificates of every kubelet, too."""
 
 
 DEFAULT_TOKEN_FILE = Path("/var/lib/colocate/scheduler-token")
-"""Made at the start where nothing is said of callers, for its owner alone."""
+"""Created at the start, readable by its owner alone, where nothing else says who may call."""
 
 
 class CallerSettings(Section, frozen=True):
@@ -78,7 +78,7 @@ class CallerSettings(Section, frozen=True):
     shown as `Authorization: Bearer TOKEN`, or as the password in the URL, which is kube-scheduler's only way.
     Where neither this nor a client authority is given, a token is made: DEFAULT_TOKEN_FILE."""
     anyone: bool = False
-    """Let in whoever reaches the address, without a token."""
+    """Let in every caller, without a token."""
 
 
 class ServerLimits(Section, frozen=True):
@@ -91,12 +91,12 @@ class ServerLimits(Section, frozen=True):
     connections: int = 2000
     """Open at a time. When places run out, connections on which nothing is under way are closed."""
     reserved: int | None = None
-    """Of these, for callers that have shown a token or a certificate; half of them unless stated. Without effect
-    where none is asked for."""
+    """Connections for callers that have shown a token or a certificate; half of all unless stated. Without effect
+    where callers need neither."""
     probes: int | None = None
-    """Of these, for /healthz and /readyz; one in 40 unless stated."""
+    """Connections for /healthz and /readyz; one in 40 unless stated."""
     per_address: int = 100
-    """Of one address, of those that have shown nothing yet."""
+    """Connections from one address that have shown nothing yet."""
     header_timeout: Seconds = Seconds(10)
     """For the first line and the headers of a request, from their first byte; and for the first request."""
     body_timeout: Seconds = Seconds(30)
@@ -104,11 +104,11 @@ class ServerLimits(Section, frozen=True):
     answer_timeout: Seconds = Seconds(30)
     """For the caller to read its answer."""
     idle_timeout: Seconds = Seconds(120)
-    """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: of the two, the one
-    that asks must be the one that hangs up, or a request may meet the end of its connection."""
+    """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: the client must hang up
+    first, or a request may be lost with its connection."""
 
     def places(self, *, showing: bool) -> PlaceLimits:
-        """The same for the server; `showing` is whether callers must show anything."""
+        """The limits of the server; `showing` is whether callers must show a token or certificate."""
         reserved = self.connections // 2 if self.reserved is None else self.reserved
         return PlaceLimits(
             connections=self.connections,
@@ -133,21 +133,21 @@ class Server(Section, frozen=True):
         """Where the token is that callers must show; None where they need none."""
         if self.callers.token_file is not None:
             return self.callers.token_file
-        # A socket file is for its owner alone, and a certificate is shown as well as a token.
+        # A socket file is for its owner alone; a certificate replaces a token.
         if self.callers.anyone or self.tls.client_authority is not None or self.address.socket is not None:
             return None
         return DEFAULT_TOKEN_FILE
 
 
 class Act(StrEnum):
-    """A way in which pods are brought where room is."""
+    """A way to influence where pods go."""
 
     EXTENDER = "extender"
-    """Answers kube-scheduler's questions."""
+    """Answer kube-scheduler's questions."""
     TAINTS = "taints"
-    """Keeps every node's heat as taints, which any scheduler heeds."""
+    """Keep every node's heat as taints, which every scheduler respects."""
     GPUS = "gpus"
-    """Chooses the GPU of every pod that asks for one, and binds it."""
+    """Choose the GPU of every pod that asks for one, and bind the pod."""
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -159,7 +159,7 @@ class SchedulerConfig(Section, frozen=True):
     server: Server = Server()
     act: tuple[Act, ...] = (Act.EXTENDER,)
     shadow: bool = False
-    """Answer neutrally and write nothing, but record what would have been done."""
+    """Score all nodes equally and write nothing, but record what would have been done."""
     usage: UsageSettings = UsageSettings()
     load: Load = Load()
     taints: Taints = Taints()

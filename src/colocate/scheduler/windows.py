@@ -1,6 +1,6 @@
 """Which statistics over longer windows are asked for: those that the policies in use judge by, unless stated.
 
-Taints alone need none: they have their own hysteresis, and are to go when the heat does.
+Taints need none: they have their own hysteresis, and must go when the heat does.
 """
 
 from collections.abc import Iterator
@@ -19,14 +19,14 @@ _DEVIATION = Window(Statistic.DEVIATION, Seconds(900))
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What one setting judges by."""
+    """A statistic that one setting judges by."""
 
     whose: str
     window: Window
     exact: bool = False
     """Whether a statistic over another window would not do."""
     hollow: bool = False
-    """Whether it would judge by something else altogether without it."""
+    """Whether the setting would be meaningless without it."""
 
     def met(self, windows: tuple[Window, ...]) -> bool:
         alike = [one for one in windows if one.statistic is self.window.statistic]
@@ -34,7 +34,7 @@ class Need(msgspec.Struct, frozen=True):
 
 
 def windows(usage: UsageSettings, load: Load) -> tuple[Window, ...]:
-    """What is asked for: what is stated, else what is needed. Of queries of the user's own nothing is derived."""
+    """The windows to ask for: those stated, else those needed; none beside the user's own queries."""
     if usage.windows is not None:
         return usage.windows
     if usage.queries.keys() & set(Measured):
@@ -43,7 +43,7 @@ def windows(usage: UsageSettings, load: Load) -> tuple[Window, ...]:
 
 
 def asks_for_pods(usage: UsageSettings, load: Load, *, taints: bool = False) -> bool:
-    """Whether the use of every pod is asked for: as stated, else where nodes are judged by what their pods use."""
+    """Whether to ask for the use of every pod: as stated, else where nodes are judged by it."""
     if usage.pods is not None:
         return usage.pods
     balanced = any(part.policy is PolicyName.BALANCED for one in _mixes(load) for part in one)
@@ -51,7 +51,7 @@ def asks_for_pods(usage: UsageSettings, load: Load, *, taints: bool = False) -> 
 
 
 def check_windows(usage: UsageSettings, load: Load) -> None:
-    """Raise a Problem where a policy would judge by what nobody asks for."""
+    """Raise a Problem where a policy would judge by a statistic that is not asked for."""
     _check_pods(usage, load)
     there = windows(usage, load)
     for need in needs(load):

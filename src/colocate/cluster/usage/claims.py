@@ -1,9 +1,11 @@
-"""Who says what of a node: every series that claims it, each with its last sample, and which of them counts. Pure.
+"""Which of the series that claim a node counts, and what to do about series that disagree. Pure.
 
-Anybody whose pod is scraped can have a series that names a node. So the highest claim counts, not the freshest: a
-stranger may make a node look busy, which is seen, and never idle. What one series says changes with its scrapes and
-with nothing else; what it said last counts until it has expired, whether it is still there or not. Of expired ones
-the freshest counts. Nobody is taken for the owner of a node here.
+Any pod that is scraped can publish a series that names a node. So the highest claim counts, not the freshest: a
+tenant may make a node look busy, which people notice, but never idle. The value of a series changes only with its
+scrapes; the last one counts until it expires, even if the series is gone. Of expired claims the freshest counts.
+
+People must decide which of two series is false. A matcher keeps the one whose label most nodes share, if there is
+such a label; otherwise either may be left out.
 """
 
 import json
@@ -18,20 +20,18 @@ from colocate.cluster.usage.directory import Directory
 Labels = Mapping[str, str]
 
 _MOST = 8
-"""Claims that are kept of a node, the highest. A flood of others can only make it look busier."""
+"""The number of claims kept for a node, the highest. Leaving out the rest cannot make it look less busy."""
 _DELAY = 30.0
-"""Seconds by which the time of one scrape may differ on our clock, from one answer to the next: a query may have
-waited for its turn."""
+"""Seconds by which the time of one scrape may differ on our clock between two answers: a query may have waited."""
 _SEEN = 120.0
-"""Seconds within which a series must have been scraped to be told of as one that disagrees."""
+"""Seconds within which a series must have been scraped to be reported as disagreeing."""
 _AGREE = 5.0
-"""Percent points by which two that tell the truth may differ: replicas scrape at different moments."""
+"""Percentage points by which two true series may differ: replicas scrape at different moments."""
 _EXAMPLES = 5
 _TELLING = ("job", "namespace", "service", "container", "endpoint")
 """Labels that tell exporters apart and nodes not, the best first."""
 _COMPARED = 12
-"""Labels of two series that are looked at in all others, the most telling first: whoever writes a series may write
-thousands."""
+"""Labels of two series that are compared with all others, the most telling first: a series may have thousands."""
 
 
 class Sample(msgspec.Struct, frozen=True, gc=False):
@@ -41,7 +41,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     time: float
     """Seconds since the epoch, on our clock."""
     scraped: float = 0.0
-    """The same on Prometheus' clock, as it says itself; 0 where that is not known."""
+    """Seconds since the epoch, on Prometheus' clock; 0 where that is not known."""
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -51,11 +51,11 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     """The identity of its labels."""
     sample: Sample
     since: float = 0.0
-    """When it was first seen, on our clock; 0 where it was there when we began."""
+    """When it was first seen, on our clock; 0 if it was in the first answer."""
 
 
 def identity(labels: Mapping[str, str]) -> int:
-    """Stands for the labels of a series, as long as this process lives."""
+    """A number for the labels of a series, valid within this process."""
     return hash(frozenset(labels.items()))
 
 
@@ -64,14 +64,14 @@ Claims = Mapping[str, tuple[Claim, ...]]
 
 
 def highest(claims: Collection[Claim]) -> tuple[Claim, ...]:
-    """As many as are kept."""
+    """The claims to keep."""
     if len(claims) <= _MOST:
         return tuple(claims)
     return tuple(sorted(claims, key=_by_value)[-_MOST:])
 
 
 def updated(kept: Claims | None, found: Claims, now: float, expiry: float) -> dict[str, tuple[Claim, ...]]:
-    """The claims that were kept, with those in their place that are of a newer scrape, or of nobody knows which.
+    """The kept claims, replaced by found ones of a newer or unknown scrape.
 
     Rules over a window drain when their exporter has gone: their values go on changing, CPU towards 100 percent,
     and mean nothing.
@@ -85,15 +85,16 @@ def updated(kept: Claims | None, found: Claims, now: float, expiry: float) -> di
 
 
 def counting(claims: Collection[Claim], now: float, expiry: float) -> Sample:
-    """What counts of a node."""
+    """The sample that counts for a node."""
     fresh = [claim for claim in claims if now - claim.sample.time < expiry]
     return (max(fresh, key=_by_value) if fresh else max(claims, key=_by_time)).sample
 
 
 def disagreeing(claims: Claims, found: Claims, now: float) -> Iterator[tuple[str, Claim, Claim]]:
-    """Nodes of which two series say different things, both of them still scraped, with the highest and the lowest.
+    """Nodes with two series that disagree while both are scraped, with the highest and the lowest claim.
 
-    What an exporter leaves behind when it restarts elsewhere is none: it was never scraped beside its successor.
+    The series that an exporter leaves behind when it restarts elsewhere does not count: the two were never scraped
+    at the same time.
     """
     for node, answered in found.items():
         if len(answered) < 2:
@@ -141,8 +142,8 @@ def _is_news(found: Sample, kept: Sample, now: float) -> bool:
         return True
     if found.scraped == kept.scraped:
         return False
-    # An older scrape, as of a replica that lags; unless it is younger by its age, or what is kept is from the
-    # future: then a clock was set back.
+    # An older scrape comes from a replica that lags; unless its age says it is younger, or the kept one lies in
+    # the future, as after a clock was set back.
     return found.time > kept.time + _DELAY or kept.time > now + _DELAY
 
 

@@ -1,9 +1,9 @@
 """Follows the use of nodes: asks every signal once a round, keeps the last good samples, publishes what is known.
 
-A signal that fails leaves the others alone, and its last samples stay, with their time: whoever decides sees how
-old they are. So do those of a node that is no longer scraped, whatever rules go on to say of it. A node that
-Prometheus says nothing new of is filled in from the metrics API, where that is given.
-Nothing here judges a node or forgets a sample, except those of nodes that have left the cluster.
+A signal that fails does not affect the others, and its last samples stay, with their time, so that decisions see
+their age. The last samples of a node that is no longer scraped stay, too, even if recording rules still produce
+values. A node without news from Prometheus is filled in from the metrics API, if that is configured. Nothing here
+judges a node; samples are dropped only when their node leaves the cluster.
 """
 
 import asyncio
@@ -78,16 +78,16 @@ class UsagePoller:
         self._expiry = expiry
         self._random = random
         self._samples: dict[Signal, Mapping[str, Sample]] = {}
-        """Prometheus' last good ones of each signal, of pods too."""
+        """The last good samples of each signal from Prometheus, of nodes and pods."""
         self._claims: dict[Signal, Claims] = {}
-        """Of each signal of nodes, all that the samples were chosen from."""
+        """By signal of nodes, the claims that the samples were chosen from."""
         self._filled: dict[Signal, dict[str, Sample]] = {}
-        """From the metrics API, of nodes that Prometheus says nothing new of."""
+        """Samples from the metrics API, of nodes without news from Prometheus."""
         self._times: Times | None = None
-        """When nodes were last scraped, as far as any answer has told."""
+        """When nodes were last scraped, by all answers so far."""
         self._offset: float | None = None
         self._asked_pods = float("-inf")
-        """When pods were last asked for, by the clock that only goes forward."""
+        """When pods were last asked for, by the monotonic clock."""
         asked: dict[str, str] = {}
         if prometheus is not None:
             asked = {str(query.signal): query.promql for query in wanted.signals}
@@ -110,7 +110,7 @@ class UsagePoller:
             except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
                 broke_off = True
                 telemetry.logger().error(Event.USAGE_FAILED, exc_info=error)
-                # What was known stays, and whoever waits for a round has had one.
+                # The samples stay, and followers are told that a round is over.
                 self.changed.changed()
             if broke_off or self._record.all_failed:
                 pause = back_off.pause()
@@ -144,13 +144,13 @@ class UsagePoller:
         ]
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME)
-        # In a thread, as all that follows: thousands of series take a while, in which others want answers.
+        # In a thread, as all that follows: thousands of series would block the event loop.
         times = await asyncio.to_thread(
             Times, scraped or (), directory, due.labels, asked, before=self._times
         )
         self._times = times
         if scraped is not None:
-            # Joined only to be counted: a node that is in no answer is told of here as well.
+            # Joined only for the counts: they report nodes that are missing here, too.
             counted = await asyncio.to_thread(join, scraped, directory, due.labels, times, LATEST)
             self._record.succeeded(TIME, counted, scraped)
         recorded: dict[Signal, list[float]] = {}
@@ -169,7 +169,7 @@ class UsagePoller:
     def _due(self) -> Queries:
         """The queries of this round: those about pods only when their interval has passed."""
         now = self._clock.monotonic()
-        # A round comes up to a tenth later than it should: better a little early than a round late.
+        # Rounds come up to a tenth late: ask a little early rather than a round late.
         if now >= self._asked_pods + self._settings.pods_interval - self._settings.interval / 2:
             self._asked_pods = now
             return self._queries
@@ -194,7 +194,7 @@ class UsagePoller:
     def _take(
         self, signal: Signal, answer: Vector, directory: Directory, times: Times, asked: float
     ) -> Joined:
-        """Put what an answer says in the place of what was known."""
+        """Replace the samples of a signal by those of an answer."""
         if signal.statistic is Statistic.POD:
             of_pods = join_pods(answer, asked)
             self._samples[signal] = of_pods.samples
@@ -233,7 +233,7 @@ class UsagePoller:
             self._filled[signal] = {node: known[node] for node in nodes if node in known}
 
     def _without_news(self, signal: Signal, directory: Directory, now: float) -> list[str]:
-        """Nodes of which Prometheus has no sample, or an old one."""
+        """Nodes without a sample from Prometheus, or with an old one."""
         samples = self._samples.get(signal, {})
         fresh = now - _FILL_AFTER
         return [
@@ -265,5 +265,5 @@ class UsagePoller:
 
 
 def _evaluated(answer: Vector) -> float | None:
-    """When Prometheus has worked it out, on its clock; None where no series can be read."""
+    """When Prometheus evaluated the query, on its clock; None where no series can be read."""
     return next((series.time for series in answer if series is not None), None)

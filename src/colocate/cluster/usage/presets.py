@@ -1,7 +1,7 @@
 """Which PromQL answers which signal: three presets, and a user's own queries over them. Pure.
 
-Every query is an instant one that answers for all nodes at once, and none needs more than what its preset
-says that there is. `rules` prints the recording rules that a preset needs.
+Every query is an instant query for all nodes at once, over series that its preset promises. `rules` prints the
+recording rules that a preset needs.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Query(msgspec.Struct, frozen=True):
     signal: Signal
     promql: str
     recorded: bool = False
-    """Whether others see to it that it is in percent: a recording rule, or a query of the user's own."""
+    """Whether its unit is up to the user: a recording rule, or a query of the user's own."""
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -138,7 +138,7 @@ class _Promql:
         if signal.measured is Measured.CPU:
             idle = self._select("node_cpu_seconds_total", 'mode="idle"')
             rate = f"rate({idle}[{duration(average)}])" if average else f"irate({idle}[5m])"
-            # Counters and clocks are not read in the same moment: an idle CPU may seem idle for 101 %.
+            # Counters and clocks are read at different moments: an idle CPU may seem 101 % idle.
             busy = f"clamp_min(100 * (1 - avg by ({self._by}) ({rate})), 0)"
             if signal.statistic is Statistic.USE:
                 return busy
@@ -150,11 +150,11 @@ class _Promql:
             return f"100 * (1 - {now} / {total})"
         if signal.statistic is Statistic.DEVIATION:
             return f"100 * {_over_time(signal, available)} / {total}"
-        # The node that uses much has little available: the percentile is turned round.
-        return f"100 * (1 - {_over_time(signal, available, turned=True)} / {total})"
+        # A high percentile of use is a low percentile of what is available.
+        return f"100 * (1 - {_over_time(signal, available, inverted=True)} / {total})"
 
     def _pod(self, measured: Measured) -> str:
-        # Neither the groups of whole pods nor their sandboxes.
+        # Without the cgroups of whole pods and of sandboxes.
         containers = 'container!~"|POD"'
         if measured is Measured.MEMORY:
             return _of_pods(self._select("container_memory_working_set_bytes", containers))
@@ -180,16 +180,16 @@ def over_time(signal: Signal, promql: str) -> str:
 
 
 def _step(signal: Signal) -> str:
-    """So many points of a window are worked out anew."""
+    """The resolution of a subquery: some 60 points a window."""
     return duration(max(1.0, signal.window // 60))
 
 
-def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:
+def _over_time(signal: Signal, series: str, step: str = "", inverted: bool = False) -> str:
     span = f"[{duration(signal.window)}{f':{step}' if step else ''}]"
     if function := _OVER_TIME.get(signal.statistic):
         return f"{function}({series}{span})"
     percent = _QUANTILES[signal.statistic]
-    return f"quantile_over_time({(100 - percent if turned else percent) / 100:g}, {series}{span})"
+    return f"quantile_over_time({(100 - percent if inverted else percent) / 100:g}, {series}{span})"
 
 
 def rules(
@@ -200,7 +200,7 @@ def rules(
 ) -> str:
     """The rule file that a preset needs; empty where it needs none, or where its source brings them along.
 
-    Both rules keep every label that may say the node, so that they join by any.
+    Both rules keep every label that may name the node, so that series join by any of them.
     """
     if preset is not Preset.REAL_USAGE:
         return ""

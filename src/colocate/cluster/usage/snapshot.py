@@ -1,4 +1,4 @@
-"""All that is known of the use of nodes and pods at one moment, and how it came to be known. Facts only."""
+"""The use of nodes and pods after one round, and how its queries went. Facts only."""
 
 from collections.abc import Mapping
 
@@ -27,7 +27,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
     collisions: tuple[SeriesCollision, ...] = ()
-    """Some of the nodes of which two series say different things; the higher counts."""
+    """Some of the nodes with two series that disagree; the higher counts."""
     warnings: tuple[str, ...] = ()
     """What Prometheus says about its own answer."""
     ratio: bool = False
@@ -51,7 +51,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
 
 
 class UsageSnapshot(msgspec.Struct, frozen=True):
-    """What a moment's decisions are made from. Never changes; the next one is another object."""
+    """The result of one round. It never changes; the next round makes another."""
 
     taken: float = 0.0
     """When, in seconds since the epoch; 0 before the first round."""

@@ -112,7 +112,7 @@ def _left(terms: ResourceTerms, request: int, ratio: Quotient) -> int:
 
 
 def _looks(terms: ResourceTerms, request: int, ratio: Quotient) -> float:
-    """The same node's requested share, in percent."""
+    """The node's requested share with this ratio, in percent."""
     looks = terms.room * ratio.over
     return min(100 * (terms.requested + request) * ratio.under / looks, 100.0) if looks else 100.0
 

@@ -259,7 +259,7 @@ def _gpu_extender(wanted: WantedConfiguration) -> Iterator[str]:
         yield _line(6, "- name", name, why)
     yield _line(4, "nodeCacheCapable", True, "send names, not whole nodes")
     yield _line(4, "httpTimeout", _GPU_TIMEOUT, "a bind writes to the API server twice")
-    yield _line(4, "ignorable", False, "without it nobody knows which GPU: pods wait until it is back")
+    yield _line(4, "ignorable", False, "only the extender knows which GPU: pods wait until it is back")
     if wanted.url.startswith("https://"):
         yield from _https(wanted.tls)
 
@@ -329,7 +329,7 @@ def typed(kind: type[T], tree: Any, where: str, path: str = "") -> T:
 
 
 def leads_somewhere(url: str) -> bool:
-    """Whether it is an http or https address with a host, and without what no path can be added to."""
+    """Whether it is an http or https address with a host, and without query, fragment or spaces."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -344,7 +344,7 @@ def leads_somewhere(url: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """As it may be shown: without the user and the password that it may have."""
+    """The address without user and password, for logs and errors."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
@@ -355,13 +355,13 @@ def has_login(url: str) -> bool:
 
 
 def with_token(url: str, token: Secret) -> str:
-    """The same with a token as its password, which is the one way in which kube-scheduler can show one."""
+    """The address with a token as its password: kube-scheduler can send a token in no other way."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=f"scheduler:{quote(token.reveal(), safe='')}@{parts.netloc}"))
 
 
 def is_local(url: str) -> bool:
-    """Whether it leads to this machine, by its address."""
+    """Whether its host is this machine."""
     try:
         host = urlsplit(url).hostname or ""
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

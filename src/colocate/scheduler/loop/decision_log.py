@@ -1,4 +1,4 @@
-"""Every decision, kept for whoever asks why: a bounded number in memory, and as JSON lines on disk if wished.
+"""Keeps decisions for explanations: a bounded number in memory, and as JSON lines on disk if configured.
 
 A pod that the filter has refused on all its candidates is kept as well, with the reasons. On disk a decision is two
 lines, once it is made and once the pod is seen bound. They are written by a thread: a slow disk delays no answer, and
@@ -54,7 +54,7 @@ class Told(msgspec.Struct, frozen=True):
 
     explanation: Explanation
     shadow: bool
-    """Nobody was told these scores: all nodes were answered alike."""
+    """Whether these scores were not sent: all nodes got equal scores."""
     refused: tuple[RefusedPod, ...] = ()
     refused_count: int = 0
     hot: tuple[RefusedPod, ...] = ()
@@ -80,7 +80,7 @@ class _Sieve(msgspec.Struct, frozen=True):
 
     refused: Refusals
     hot: Refusals
-    """Refused by right, and let through all the same."""
+    """Whether the nodes are too hot and were let through because no other was left."""
 
 
 class DecisionLog:
@@ -137,7 +137,7 @@ class DecisionLog:
         return None if kept is None else self._told(kept, self._sieve(kept))
 
     async def find_all(self, pod: str) -> Told | None:
-        """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
+        """What is told of a pod, with every candidate; in a thread, as thousands take a while."""
         kept = self._find(pod)
         if kept is None:
             return None
@@ -150,7 +150,7 @@ class DecisionLog:
         return await in_thread(tell)
 
     def find_node(self, pod: str, node: str) -> Told | None:
-        """The same, with what is known of one node; without any where nothing is."""
+        """What is told of a pod, with one node only; without nodes where it is unknown."""
         kept = self._find(pod)
         if kept is None:
             return None
@@ -233,7 +233,7 @@ class DecisionLog:
         """Write all that waits; whether that has failed."""
         file = self._settings.file
         assert file is not None
-        # At the end, a thread that nobody waits for any more may still be at it.
+        # At the end, an abandoned thread may still be writing.
         with self._writing:
             while lines := self._next_lines():
                 try:
