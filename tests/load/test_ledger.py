@@ -254,7 +254,7 @@ def test_a_node_that_is_never_sampled_counts_its_pods_too() -> None:
 
 
 class TestPodsThatOnlyACallerVouchesFor:
-    """Whoever may ask could make up pods: of one caller only so many are counted."""
+    """A caller could make up pods, so only so many of one caller count."""
 
     def assume(self, made: LoadTable, *uids: str, by: str = "") -> int:
         for uid in uids:

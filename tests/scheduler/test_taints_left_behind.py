@@ -1,4 +1,4 @@
-"""Taints that somebody has left behind: who writes none says so, and the command that it names removes them."""
+"""Taints left behind: a scheduler that writes none warns of them, and the command that it names removes them."""
 
 import asyncio
 import os

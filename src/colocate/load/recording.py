@@ -99,7 +99,7 @@ class LoadRecorder:
         self._settings = LoadSettings()
 
     def __len__(self) -> int:
-        """Bytes, nearly, as they are written before they are compressed."""
+        """Bytes before compression, about."""
         samples = sum(8 * len(cpu) for cpu, _ in self._loads.values())
         samples += sum(8 * len(track.cpu) for track in self._running.values())
         samples += sum(2 * len(pod.cpu) for pod in self._ended)
@@ -235,7 +235,7 @@ def decode_recording(data: bytes, source: str) -> LoadRecording:
 
 
 def _unpacked(packed: memoryview, source: str) -> bytearray:
-    """Bit by bit: all of it at once would be there twice."""
+    """In pieces: the whole text would be in memory twice."""
     reader = zlib.decompressobj()
     text = bytearray()
     rest: bytes | memoryview = packed

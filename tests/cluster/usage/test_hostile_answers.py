@@ -1,4 +1,4 @@
-"""A Prometheus that answers nonsense: it costs little more than its bytes, and nobody waits for it."""
+"""A Prometheus that answers nonsense: it costs little more than its bytes, and holds up nothing."""
 
 import asyncio
 import threading
@@ -148,7 +148,7 @@ def test_what_prometheus_says_of_itself_is_cut() -> None:
 async def test_an_answer_is_read_beside_the_loop_and_some_of_it_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever holds the interpreter for a whole answer holds up everybody, in a thread as well."""
+    """A thread that holds the interpreter for a whole answer holds up all others."""
     body, readers = HOSTILE["series of nodes, each another"], []
 
     def watched(doing: Doing, body: bytes) -> Vector:

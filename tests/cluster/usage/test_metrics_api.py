@@ -160,7 +160,7 @@ async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clo
         }
         assert snapshot.filled == ("b", "c")
 
-        # Prometheus knows all of them again: nobody asks the metrics API.
+        # Prometheus knows all of them again: the metrics API is not asked.
         asked = len(api.seen)
         table.say(CPU, vector({"a": 10, "b": 21, "c": 31}))
         table.say(MEMORY, vector({"a": 40, "b": 51, "c": 61}))

@@ -505,7 +505,7 @@ async def test_a_round_that_breaks_off_ends_nothing(table: Table, clock: ManualC
         with logged() as logs:
             async with running(follower):
                 await follower.changed.beyond(0)
-                assert follower.latest.nodes == {}, "nothing is known, and whoever waits is told so"
+                assert follower.latest.nodes == {}, "nothing is known, and followers are told so"
                 await clock.until_someone_sleeps()
                 await clock.advance(1)
                 await follower.changed.beyond(1)

@@ -4,10 +4,10 @@
 recording rules that Prometheus needs for them, and `UsagePoller` asks and publishes.
 """
 
-from colocate.cluster.usage.directory import NODE_ADDRESSES, KnownNode, NodeShape
+from colocate.cluster.usage.directory import NODE_ADDRESSES, KnownNode
 from colocate.cluster.usage.metrics_api import MetricsApi
 from colocate.cluster.usage.poller import EXPIRY, METRICS_API, UsagePoller
-from colocate.cluster.usage.presets import RELABELLING, SERVICE_MONITOR, Queries, queries, rules
+from colocate.cluster.usage.presets import RELABELLING, SERVICE_MONITOR, queries, rules
 from colocate.cluster.usage.prometheus import Prometheus
 from colocate.cluster.usage.settings import Preset, PrometheusSettings, UsageSettings, Window
 from colocate.cluster.usage.signals import Measured, Signal, Statistic
@@ -22,11 +22,9 @@ __all__ = [
     "KnownNode",
     "Measured",
     "MetricsApi",
-    "NodeShape",
     "Preset",
     "Prometheus",
     "PrometheusSettings",
-    "Queries",
     "Signal",
     "SignalHealth",
     "Statistic",

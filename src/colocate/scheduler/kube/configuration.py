@@ -1,6 +1,6 @@
 """Writes the KubeSchedulerConfiguration of a second, stock kube-scheduler that asks the extender. Pure.
 
-Every line says why it is there. The extender's weight is worked out from the plugins that score beside it: as much
+Every line says why it is there. The extender's weight is computed from the plugins that score beside it: as much
 as leaves the fewest hot nodes, or so much that a hot node loses whatever they say.
 """
 
@@ -63,7 +63,7 @@ class KubeProfile(msgspec.Struct, frozen=True):
     def score_plugins(self) -> tuple[ScorePlugin, ...]:
         """Those of kube-scheduler's own that score in this profile."""
         weights = {one.name: one.weight for one in DEFAULT_PLUGINS}
-        # What is said of all points comes first, and what is said of scores has the last word.
+        # `multiPoint` first; `score` overrides it.
         for point in ("multiPoint", "score"):
             said = self.plugins.get(point, PluginSet())
             off = {one.name for one in said.disabled}
@@ -85,7 +85,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class WantedConfiguration(msgspec.Struct, frozen=True):
-    """What the configuration is to say."""
+    """The wanted configuration."""
 
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[KubeProfile] = (KubeProfile(),)

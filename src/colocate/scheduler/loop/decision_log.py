@@ -76,7 +76,7 @@ class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
 
 
 class _Sieve(msgspec.Struct, frozen=True):
-    """What the filter said before."""
+    """The filter's last answer for the pod."""
 
     refused: Refusals
     hot: Refusals
@@ -84,7 +84,7 @@ class _Sieve(msgspec.Struct, frozen=True):
 
 
 class DecisionLog:
-    """Decisions as they are made, and what became of them."""
+    """Keeps decisions, and the nodes that their pods went to."""
 
     def __init__(self, settings: Decisions, load: LoadSettings, *, shadow: bool) -> None:
         self._settings = settings
@@ -203,12 +203,12 @@ class DecisionLog:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return
         sieve = self._sieve(kept)
-        # A disk may hang for long, and of thousands of refusals few are written.
+        # In a thread: a disk may hang for long. Of thousands of refusals only a few are written.
         self._waiting.append((happened, kept, _Sieve(sieve.refused.shortened, sieve.hot.shortened)))
         self._news.changed()
 
     async def run(self) -> NoReturn:
-        """Write what is to be written, until cancelled; what waits then is written before this ends."""
+        """Write decisions until cancelled, then those that still wait."""
         seen = 0
         failing = False
         try:
@@ -230,7 +230,7 @@ class DecisionLog:
             )
 
     def _flush(self, failing: bool) -> bool:
-        """Write all that waits; whether that has failed."""
+        """Write all waiting decisions; whether that failed."""
         file = self._settings.file
         assert file is not None
         # At the end, an abandoned thread may still be writing.
@@ -259,7 +259,7 @@ class DecisionLog:
 
 
 def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
-    """Add lines to a file; one that has its size is put aside first, and the oldest of those goes."""
+    """Append lines to the file. A full file is put aside first, and the oldest such file is deleted."""
     try:
         full = file.stat().st_size + sum(map(len, lines)) > most and file.stat().st_size > 0
     except FileNotFoundError:
@@ -286,14 +286,14 @@ def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
 
 
 def _write_whole(file: FileIO, data: bytes) -> None:
-    """As a disk fills up, it takes some of the data before it says so."""
+    """A disk that fills up takes some of the data before it fails."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) or 0 :]
 
 
 def make_private(file: Path, files: int) -> None:
-    """See that only their owner can read the files there are: they may be of a time when everybody could."""
+    """Let only the owner read existing files: earlier versions let every user."""
     for one in (file, *(file.with_name(f"{file.name}.{number}") for number in range(1, files))):
         with suppress(FileNotFoundError):
             if stat.S_ISREG(one.stat().st_mode) and one.stat().st_mode & 0o077:
@@ -302,5 +302,5 @@ def make_private(file: Path, files: int) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opened for its owner alone: pods' names, and why they are where, are not for every user of the machine."""
+    """Open for the owner alone: other users of the machine must not read names and reasons."""
     return os.open(path, flags, 0o600)
