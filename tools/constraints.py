@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "constraints.txt"
 IMAGE = ROOT / "constraints-image.txt"
-EXTRAS, IMAGE_EXTRAS = "dev,gpu,replay", "gpu,replay"
+EXTRAS, IMAGE_EXTRAS = "dev,gpu,packing", "gpu,packing"
 BUILD = ("hatchling", "editables")
 """What builds the project: with hashes, too, so that nothing is downloaded for the build."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")

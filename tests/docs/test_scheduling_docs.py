@@ -11,7 +11,7 @@ from colocate.cluster.usage import Preset, rules
 from colocate.config.file import build_document
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import WantedConfiguration
-from colocate.scheduler.loop.taint_levels import keys
+from colocate.scheduler.loop.taints import keys
 from colocate.scheduler.settings import SCHEDULER, Act, SchedulerConfig
 
 REPO = Path(__file__).parents[2]
@@ -68,7 +68,7 @@ def test_the_manifest_of_kube_scheduler_holds_what_kube_config_prints() -> None:
 
 
 def test_the_rules_are_those_that_the_preset_asks_for() -> None:
-    assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.SEED))
+    assert (EXAMPLES / "prometheus-rules.yaml").read_text().endswith(rules(Preset.REAL_USAGE))
 
 
 def test_every_container_of_colocate_in_the_examples_has_a_memory_limit() -> None:

@@ -66,7 +66,7 @@ def part_of_a_pod(*place: str) -> Check:
 
 def printed_by_colocate(file: Path) -> None:
     """The doctor prints the same, and its tests try it with a real Prometheus."""
-    assert file.read_text().endswith((RELABELLING, SERVICE_MONITOR, rules(Preset.SEED)))
+    assert file.read_text().endswith((RELABELLING, SERVICE_MONITOR, rules(Preset.REAL_USAGE)))
 
 
 def mock_gpus(file: Path) -> None:

@@ -12,6 +12,7 @@ from tests.scheduler.pretending import Pretended
 
 from colocate.clock import SystemClock
 from colocate.cluster.client import Client
+from colocate.cluster.usage import PrometheusSettings, UsageSettings
 from colocate.doctor.check import Patient, Scheduling
 from colocate.doctor.examination import chosen, examine
 from colocate.doctor.report import CheckResult
@@ -20,7 +21,7 @@ from colocate.lab.api.resources import NODES
 from colocate.load import BalancedSettings
 from colocate.model.load import Aggregation
 from colocate.scheduler.kube.extender import KubeExtender, KubeScheduler
-from colocate.scheduler.sections import Load, PrometheusSection, UsageSection
+from colocate.scheduler.sections import Load
 from colocate.scheduler.settings import SchedulerConfig, Server
 
 NAMES = ("a", "b", "c")
@@ -61,11 +62,11 @@ async def examined(
     client: Client | str,
     url: str = "",
     extenders: tuple[KubeExtender, ...] | None = None,
-    usage: UsageSection | None = None,
+    usage: UsageSettings | None = None,
     load: Load | None = None,
     server: Server | None = None,
 ) -> list[CheckResult]:
-    usage = usage or UsageSection(prometheus=PrometheusSection(url=url), pods=False)
+    usage = usage or UsageSettings(prometheus=PrometheusSettings(url=url), pods=False)
     wary = Load(balanced=BalancedSettings(Aggregation.P95, deviations=1))
     kube_scheduler = None if extenders is None else KubeScheduler(extenders)
     config = SchedulerConfig(usage=usage, load=load or wary, server=server or Server())

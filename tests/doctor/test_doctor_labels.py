@@ -18,12 +18,12 @@ from colocate.cluster.usage import (
     Prometheus,
     PrometheusSettings,
     SignalHealth,
+    UsageSettings,
 )
 from colocate.cluster.usage.directory import Directory
 from colocate.cluster.usage.node_series import Counts
-from colocate.cluster.usage.presets import NODE_LABELS
+from colocate.cluster.usage.settings import NODE_LABELS
 from colocate.doctor.strangers import LabelRemedies
-from colocate.scheduler.sections import UsageSection
 
 SHORT = KnownNode("a", ("10.0.0.1",)), KnownNode("b", ("10.0.0.2",))
 LONG = KnownNode("a.example.com", ("10.0.0.1",)), KnownNode("b.example.com", ("10.0.0.2",))
@@ -41,7 +41,7 @@ def health(
 
 
 def remedy(
-    nodes: tuple[KnownNode, ...], usage: UsageSection, one: SignalHealth, *others: SignalHealth
+    nodes: tuple[KnownNode, ...], usage: UsageSettings, one: SignalHealth, *others: SignalHealth
 ) -> str:
     return LabelRemedies(usage, Directory(nodes), (one, *others)).of(one)
 
@@ -94,7 +94,7 @@ def test_what_joins_needs_no_remedy(labels: Labels) -> None:
 def test_a_label_that_says_the_node_and_is_not_looked_at_is_to_be_named(
     preset: Preset, labels: Labels, label: str
 ) -> None:
-    said = remedy(SHORT, UsageSection(preset=preset), health(labels))
+    said = remedy(SHORT, UsageSettings(preset=preset), health(labels))
     assert said == (
         f"write usage.labels: [node, kubernetes_node, instance, {label}] in the configuration of the scheduler"
     )
@@ -104,7 +104,7 @@ def test_a_label_that_says_the_node_and_is_not_looked_at_is_to_be_named(
 
 def test_of_several_such_labels_it_is_the_one_that_tells_nodes_apart() -> None:
     series = [{"cluster": "a", "host": name} for name in ("a", "b")]
-    assert "instance, host]" in remedy(SHORT, UsageSection(), health(*series))
+    assert "instance, host]" in remedy(SHORT, UsageSettings(), health(*series))
 
 
 @pytest.mark.parametrize("preset", Preset)
@@ -125,7 +125,7 @@ def test_of_several_such_labels_it_is_the_one_that_tells_nodes_apart() -> None:
 def test_a_name_with_a_domain_too_many_or_too_few_is_to_be_relabelled(
     preset: Preset, nodes: tuple[KnownNode, ...], labels: Labels, source: str
 ) -> None:
-    said = remedy(nodes, UsageSection(preset=preset), health(labels))
+    said = remedy(nodes, UsageSettings(preset=preset), health(labels))
     where, rule = said[: said.index("{")], rule_in(said)
     if preset is Preset.KUBE_PROMETHEUS_STACK:
         assert where == "add this to the metricRelabelings of node-exporter's ServiceMonitor: "
@@ -133,7 +133,7 @@ def test_a_name_with_a_domain_too_many_or_too_few_is_to_be_relabelled(
     else:
         assert where == "add this to the metric_relabel_configs of node-exporter's scrape: "
         assert rule["source_labels"] == [source]
-    dropped = preset is Preset.SEED and "node" not in labels
+    dropped = preset is Preset.REAL_USAGE and "node" not in labels
     kept = ", and keep the label in the rules: by (node, kubernetes_node, instance)"
     assert said.endswith(kept if dropped else "}")
     assert joined(nodes, labels, NODE_LABELS) is None
@@ -145,7 +145,7 @@ def test_a_name_with_a_domain_too_many_or_too_few_is_to_be_relabelled(
 async def test_a_real_prometheus_does_as_it_is_told(
     nodes: tuple[KnownNode, ...], instance: str, tmp_path: Path
 ) -> None:
-    rule = rule_in(remedy(nodes, UsageSection(), health({"instance": instance})))
+    rule = rule_in(remedy(nodes, UsageSettings(), health({"instance": instance})))
     async with Metrics(tmp_path / "metrics", node_label="", relabelling=[rule]) as metrics:
         await metrics.node("a", labels={"instance": instance})
         prometheus = Prometheus(PrometheusSettings(url=metrics.url), SystemClock())
@@ -161,14 +161,14 @@ async def test_a_real_prometheus_does_as_it_is_told(
 
 def test_a_name_that_might_be_of_two_nodes_is_not_respelt() -> None:
     twins = KnownNode("a.eu.example.com"), KnownNode("a.us.example.com")
-    assert "__meta_kubernetes_pod_node_name" in remedy(twins, UsageSection(), health({"instance": "a:9100"}))
+    assert "__meta_kubernetes_pod_node_name" in remedy(twins, UsageSettings(), health({"instance": "a:9100"}))
     assert "__meta_kubernetes_pod_node_name" in remedy(
-        twins, UsageSection(), health({"instance": "a.asia.example.com"})
+        twins, UsageSettings(), health({"instance": "a.asia.example.com"})
     )
 
 
 def test_what_one_query_drops_is_seen_in_another() -> None:
-    usage = UsageSection(preset=Preset.NODE_EXPORTER)
+    usage = UsageSettings(preset=Preset.NODE_EXPORTER)
     cpu, memory = health({"instance": POD}, name="cpu"), health({"instance": POD, "nodename": "a"})
     assert remedy(SHORT, usage, cpu, memory) == remedy(SHORT, usage, memory)
     long = health({"instance": POD, "nodename": "a.example.com"})
@@ -183,19 +183,19 @@ def test_what_one_query_drops_is_seen_in_another() -> None:
     ],
 )
 def test_where_no_label_says_the_node_its_scrape_does(preset: Preset, where: str) -> None:
-    said = remedy(SHORT, UsageSection(preset=preset), health({"instance": POD}))
+    said = remedy(SHORT, UsageSettings(preset=preset), health({"instance": POD}))
     assert said.startswith(f"add this to the {where}")
     assert said.endswith("}")
 
 
 def test_a_rule_that_drops_every_label_is_to_keep_those_that_are_looked_at() -> None:
-    said = remedy(SHORT, UsageSection(labels=("node", "host")), health({"job": "node"}))
+    said = remedy(SHORT, UsageSettings(labels=("node", "host")), health({"job": "node"}))
     assert said.startswith("keep the label node or host in the rules, as these do: {")
     assert "by (node, host)" in said
 
 
 def test_a_label_that_is_added_is_to_be_looked_at() -> None:
-    said = remedy(SHORT, UsageSection(labels=("instance",)), health({"instance": POD}))
+    said = remedy(SHORT, UsageSettings(labels=("instance",)), health({"instance": POD}))
     assert said.endswith(
         ", and keep the label in the rules: by (node, instance), "
         "and write usage.labels: [node, instance] in the configuration of the scheduler"
@@ -203,7 +203,7 @@ def test_a_label_that_is_added_is_to_be_looked_at() -> None:
 
 
 def test_a_query_of_ones_own_respells_by_itself() -> None:
-    usage = UsageSection(queries={"cpu": "my_cpu"})
+    usage = UsageSettings(queries={"cpu": "my_cpu"})
     said = remedy(SHORT, usage, health({"instance": "a.example.com"}, name="cpu", query="my_cpu"))
     assert said == (
         'ask in usage.queries.cpu for label_replace(my_cpu, "node", "$1", "instance", "([^.:]+).*")'
@@ -214,7 +214,7 @@ def test_a_query_of_ones_own_respells_by_itself() -> None:
 @pytest.mark.parametrize("label", ["node", "kubernetes_node"])
 def test_a_node_that_has_gone_needs_no_label_that_it_has(preset: Preset, label: str) -> None:
     found = health({label: "gone", "instance": POD}, missing=1, joined=1)
-    assert remedy(SHORT, UsageSection(preset=preset), found) == (
+    assert remedy(SHORT, UsageSettings(preset=preset), found) == (
         "wait five minutes if these nodes were just deleted, leave out those of another cluster by usage.matchers, "
         f'such as cluster="prod", or correct {label} if it is another name of a node without a value'
     )
@@ -231,14 +231,14 @@ def test_a_node_that_has_gone_needs_no_label_that_it_has(preset: Preset, label: 
 def test_series_that_do_not_say_their_node_need_a_label_however_many_do(
     labels: list[Labels], joined: int
 ) -> None:
-    usage = UsageSection(preset=Preset.NODE_EXPORTER)
+    usage = UsageSettings(preset=Preset.NODE_EXPORTER)
     assert "__meta_kubernetes_pod_node_name" in remedy(
         SHORT, usage, health(*labels, missing=1, joined=joined)
     )
 
 
 def test_a_node_that_has_gone_is_left_out_by_ones_own_query() -> None:
-    usage = UsageSection(queries={"memory": "my_memory"})
+    usage = UsageSettings(queries={"memory": "my_memory"})
     said = remedy(SHORT, usage, health({"node": "gone"}, missing=1, joined=1))
     assert "leave out those of another cluster by usage.queries.memory, or" in said
 
@@ -258,4 +258,4 @@ def test_a_node_that_has_gone_is_left_out_by_ones_own_query() -> None:
 )
 def test_what_is_of_no_node_for_other_reasons(name: str, queries: dict[str, str], said: str) -> None:
     found = health({"node": "gone", "nodename": "a"}, name=name, missing=0)
-    assert said in remedy(SHORT, UsageSection(queries=queries), found)
+    assert said in remedy(SHORT, UsageSettings(queries=queries), found)

@@ -10,10 +10,9 @@ from tests.doctor.examining_load import CALM, NAMES, cluster_of, examined, sampl
 from tests.scheduler.pretending import P95, pretending
 
 from colocate.cluster.resources import NODES as CLIENT_NODES
-from colocate.cluster.usage import Preset, Statistic
+from colocate.cluster.usage import Preset, PrometheusSettings, Statistic, UsageSettings, Window
 from colocate.doctor.report import CheckResult, CheckVerdict
 from colocate.model.values import Seconds
-from colocate.scheduler.sections import PrometheusSection, UsageSection, WindowSection
 
 
 async def test_all_is_well() -> None:
@@ -40,8 +39,8 @@ async def test_a_rule_that_is_missing_is_told_word_by_word(query: str, rule: str
 async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"cpu": "my_cpu"}
-        usage = UsageSection(
-            prometheus=PrometheusSection(url=prometheus.url), pods=True, queries=own, windows=()
+        usage = UsageSettings(
+            prometheus=PrometheusSettings(url=prometheus.url), pods=True, queries=own, windows=()
         )
         found = await examined("samples", client, usage=usage)
     remedies = {
@@ -56,15 +55,15 @@ async def test_series_that_no_rule_makes_have_a_remedy_of_their_own() -> None:
 
 
 async def with_own_queries(
-    queries: dict[str, str], windows: tuple[WindowSection, ...] | None = None
+    queries: dict[str, str], windows: tuple[Window, ...] | None = None
 ) -> list[CheckResult]:
     """What is found where all that is known of nodes is from queries of the user's own."""
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
         for query in queries.values():
             value = time.time() if query.startswith("timestamp(") else 20
             prometheus.table.say(query, vector(dict.fromkeys(NAMES, value), time.time()))
-        usage = UsageSection(
-            prometheus=PrometheusSection(url=prometheus.url),
+        usage = UsageSettings(
+            prometheus=PrometheusSettings(url=prometheus.url),
             preset=Preset.KUBE_PROMETHEUS_STACK,
             queries=queries,
             windows=windows,
@@ -106,7 +105,7 @@ async def test_statistics_of_ones_own_queries_are_asked_for_by_others() -> None:
 
 async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None:
     own = {"cpu": "my_cpu", "memory": "my_memory"}
-    stated = (WindowSection(Statistic.P95, Seconds(3600)), WindowSection(Statistic.DEVIATION, Seconds(900)))
+    stated = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
     asked: dict[str, str] = {}
     for result in await with_own_queries(own, stated):
         if result.verdict is CheckVerdict.BAD:
@@ -129,8 +128,8 @@ async def test_what_is_to_be_written_beside_ones_own_queries_is_enough() -> None
 async def test_a_label_of_ones_own_query_is_not_mended_by_a_rule() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         say(prometheus, "my_cpu", {"host": "rack 7"})
-        usage = UsageSection(
-            prometheus=PrometheusSection(url=prometheus.url),
+        usage = UsageSettings(
+            prometheus=PrometheusSettings(url=prometheus.url),
             pods=False,
             queries={"cpu": "my_cpu"},
             windows=(),
@@ -164,7 +163,7 @@ async def test_an_instance_that_is_no_address_of_a_node_is_told_the_label_to_add
 
 async def test_peaks_that_are_plain_averages_are_told() -> None:
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
-        asked = UsageSection(prometheus=PrometheusSection(url=prometheus.url), pods=False, windows=())
+        asked = UsageSettings(prometheus=PrometheusSettings(url=prometheus.url), pods=False, windows=())
         found = await examined("samples", client, usage=asked)
     [plain] = [result for result in found if result.verdict is CheckVerdict.WARN]
     assert plain.reason == "p95 and deviation are not queried, so peaks are plain averages"
@@ -268,8 +267,8 @@ async def test_a_query_of_ones_own_that_answers_with_ratios_is_multiplied() -> N
     async with pretending(CALM) as prometheus, cluster_of(*NAMES) as client:
         own = {"memory": "1 - free / total"}
         prometheus.table.say(own["memory"], vector({"a": 0.93, "b": 0.1, "c": 0.2}, time.time()))
-        usage = UsageSection(
-            prometheus=PrometheusSection(url=prometheus.url), pods=False, queries=own, windows=()
+        usage = UsageSettings(
+            prometheus=PrometheusSettings(url=prometheus.url), pods=False, queries=own, windows=()
         )
         found = await examined("samples", client, usage=usage)
     [ratio] = [result for result in found if result.verdict is CheckVerdict.BAD]
@@ -309,7 +308,7 @@ async def test_a_prometheus_that_does_not_answer_is_told() -> None:
 
 async def test_series_that_are_all_missing_for_the_same_reason_are_told_once() -> None:
     async with pretending({}) as prometheus, cluster_of(*NAMES) as client:
-        usage = UsageSection(prometheus=PrometheusSection(url=prometheus.url), preset=Preset.NODE_EXPORTER)
+        usage = UsageSettings(prometheus=PrometheusSettings(url=prometheus.url), preset=Preset.NODE_EXPORTER)
         found = await examined("samples", client, usage=usage)
     [missing] = [result for result in found if result.verdict is CheckVerdict.BAD]
     assert missing.reason.startswith("cpu, memory, ")
@@ -322,7 +321,7 @@ async def by_the_metrics_api(**used: str) -> list[CheckResult]:
         for name, memory in used.items():
             told = {"metadata": {"annotations": {"lab.colocate.dev/usage-memory": memory}}}
             await client.patch(CLIENT_NODES, name, told)
-        return await examined("samples", client, usage=UsageSection(metrics_api=True))
+        return await examined("samples", client, usage=UsageSettings(metrics_api=True))
 
 
 async def test_the_metrics_api_alone_is_enough() -> None:

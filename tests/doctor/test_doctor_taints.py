@@ -15,7 +15,7 @@ from colocate.cluster.resources import LEASES
 from colocate.doctor.check import Patient, Scheduling
 from colocate.doctor.report import CheckVerdict
 from colocate.kubelet import KubeletPaths
-from colocate.scheduler.loop.taint_levels import REMOVAL, with_level
+from colocate.scheduler.loop.taints import REMOVAL, with_level
 from colocate.scheduler.settings import Act, SchedulerConfig
 
 LEASE = LeaseSettings(namespace="kube-system", name="colocate-load-taints", identity="writer")

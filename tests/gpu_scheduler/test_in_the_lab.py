@@ -13,6 +13,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import NODES, PODS
+from colocate.cluster.usage import PrometheusSettings, UsageSettings
 from colocate.gpus import DOSLAB, SEAL, GpuPod, GpuWish, asks_of, wish_of
 from colocate.lab.api.kubeconfig import Credential
 from colocate.lab.api.resources import PODS as LAB_PODS
@@ -21,7 +22,6 @@ from colocate.model.values import Seconds
 from colocate.scheduler.gpus.sealing import SealingKeys
 from colocate.scheduler.gpus.section import GpuKeySecret, GpuPolicy, GpuSection
 from colocate.scheduler.process import running
-from colocate.scheduler.sections import PrometheusSection, UsageSection
 from colocate.scheduler.settings import Act
 from colocate.wire.extender_questions import BindingAsked
 from tests.gpu_scheduler.clusters import SIZE, GpuLab, gpu_lab, gpu_pod, gpus, uuid
@@ -91,7 +91,7 @@ async def test_a_hot_node_loses_though_its_gpu_fits_best() -> None:
     async with pretending(uses) as prometheus, gpu_lab(("a", 1), ("b", 1), loads=True) as lab:
         config = msgspec.structs.replace(
             lab.config(Act.EXTENDER, Act.GPUS),
-            usage=UsageSection(prometheus=PrometheusSection(url=prometheus.url), interval=Seconds(0.2)),
+            usage=UsageSettings(prometheus=PrometheusSettings(url=prometheus.url), interval=Seconds(0.2)),
         )
         async with lab.scheduling(config) as process:
             await until(lambda: not process.judge.unready(), "samples")

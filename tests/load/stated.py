@@ -269,7 +269,7 @@ def _per_resource(stated: Case | None) -> PerResource:
 
 def thresholds_of(stated: Case) -> UsageThresholds:
     def bounds(percents: Case | None) -> PerResource | None:
-        # Whoever bounds anything bounds the rest not at all: the general bounds are not asked for it.
+        # Own bounds replace all general bounds, also those that they leave out.
         return PerResource(percents.get("cpu", 0), percents.get("memory", 0)) if percents else None
 
     aggregated = stated.get("aggregated") or {}

@@ -198,7 +198,7 @@ def test_a_default_by_class_is_not_cut_off_by_a_limit_of_another_resource() -> N
     pod = pod_facts(read_pod(spec=with_resources(limits={"cpu": "10m"}), **named("koord-batch")))
     by_class = demand(pod, EstimateSettings(defaults_by_class=True), PackingSettings())
     assert by_class.estimate == Amount(250, 200 << 20)
-    assert by_class.limit == Amount(10), "which is what it may use all the same"
+    assert by_class.limit == Amount(10), "which is what it may still use"
 
 
 AT_LIMITS = {"requests": {"cpu": "3", "memory": "10Gi"}, "limits": {"cpu": "3", "memory": "10Gi"}}

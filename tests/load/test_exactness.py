@@ -24,7 +24,7 @@ from tests.load.facts import EXACT, NOW, load, pod
 AS_ASKED = EstimateSettings(cpu_percent=100, memory_percent=100, default_cpu=0, default_memory=0)
 """A pod is estimated at what it requests."""
 HAIR = Fraction(1, 10**9)
-"""What nobody measures."""
+"""Pods that are not measured."""
 
 rooms = st.sampled_from([1000, 1900, 4000, 6000, 8000, 96_000, 3 << 30, 32 << 30]) | st.integers(1, 1 << 40)
 percents = st.integers(0, 110)
@@ -125,7 +125,7 @@ def test_balanced_is_its_formula(
     settings = BalancedSettings(dominant_percent=dominant)
     case = Case(room, cpu, memory, 0, asked, spare, balanced=settings)
     both = case.pressure(cpu), case.pressure(memory)
-    # Nobody has measured a pod, so a node's use swings by the least that it does.
+    # No pod is measured, so a node's use swings by the least that it does.
     beyond = sum(
         mean_above(hot, NormalDist(float(level), 6)) for hot, level in zip((80, 85), both, strict=True)
     )

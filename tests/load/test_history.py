@@ -62,7 +62,7 @@ def test_a_pod_that_was_refused_everywhere_is_kept_until_it_is_let_in() -> None:
     history.add(refused_everywhere(made, PodFacts("u", "default/u"), 1, NOW, mix("balanced")))
     kept = history.bound("u", "hot", NOW)
     assert kept is not None
-    assert kept.followed is None, "nobody was told to go there"
+    assert kept.followed is None, "no scheduler was told to go there"
 
 
 def test_a_pod_that_is_judged_again_has_its_last_decision() -> None:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from colocate.load.calibration import LEAST, MOST, Calibration, OwnerUse, Ratio
 from colocate.load.decision import decide
-from colocate.load.demand import demand
+from colocate.load.demand import LEAST, MOST, Calibration, OwnerUse, Ratio, demand
 from colocate.load.settings import EstimateSettings, LedgerSettings, LoadSettings, PackingSettings, mix
 from colocate.load.table import LoadTable
 from colocate.model.load import (
@@ -255,7 +254,7 @@ def test_a_node_that_is_never_sampled_counts_its_pods_too() -> None:
 
 
 class TestPodsThatOnlyACallerVouchesFor:
-    """Whoever may ask could make up pods: of one caller only so many are counted."""
+    """A caller could make up pods, so only so many of one caller count."""
 
     def assume(self, made: LoadTable, *uids: str, by: str = "") -> int:
         for uid in uids:

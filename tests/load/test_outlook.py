@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load.calibration import Calibration, OwnerUse
 from colocate.load.decision import decide
+from colocate.load.demand import Calibration, OwnerUse
 from colocate.load.filter import sift
 from colocate.load.settings import (
     BalancedSettings,

@@ -261,7 +261,7 @@ def test_oversell_is_bounded_and_never_looks_at_what_it_does_not_know() -> None:
     assert shown(LoadSettings(oversell=OversellSettings(most=1.0)), load(0, 0)) == 50
     assert shown(LoadSettings(staleness=Staleness(score=MissingScore.LOWEST)), NodeLoad()) == 50
     for silent in (NodeLoad(), load(0, 0, at=NOW - 200)):
-        assert shown(LoadSettings(), silent) == 50, "the others are idle, and nobody knows of this one"
+        assert shown(LoadSettings(), silent) == 50, "the others are idle, and this one is unknown"
     assert shown(LoadSettings(), load(0, 0)) > 50
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from colocate.load.shelf import Shelf
+from colocate.load.history import Shelf
 
 
 @given(room=st.integers(0, 60), put=st.lists(st.binary(max_size=30)))

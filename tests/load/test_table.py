@@ -1,4 +1,4 @@
-"""The table: kept up to date fact by fact, it is what it would be if made anew; and expiry as declared."""
+"""The table: kept up to date fact by fact, it equals one that is built from scratch; and expiry as declared."""
 
 from functools import partial
 from unittest.mock import Mock
@@ -117,7 +117,7 @@ def test_samples_of_names_that_are_no_nodes_do_not_pile_up() -> None:
     for number in range(5):
         made.observe({f"stranger-{number}": load(50, 50)}, NOW)
     assert set(made.loads) == {"a", "stranger-4"}
-    assert score(made, "b") == score(made, "a"), "a stranger's load makes nobody typical"
+    assert score(made, "b") == score(made, "a"), "a stranger's load does not change the typical node"
 
 
 def test_what_prod_pods_use_is_summed_where_it_is_measured_and_estimated_where_it_is_not() -> None:
@@ -149,7 +149,7 @@ def test_a_prod_pod_that_the_ledger_has_is_counted_once() -> None:
     assert made.terms("a").aware.unseen_prod == guessed - Amount(300, 0)
 
 
-# --- incremental is as good as anew ------------------------------------------------------------------
+# --- incremental equals from scratch ----------------------------------------------------------------
 
 names = st.sampled_from(NAMES)
 uids = st.sampled_from([f"p-{i}" for i in range(6)])
@@ -200,18 +200,20 @@ def play(made: LoadTable, story: list[tuple[object, ...]]) -> None:
 
 @pytest.mark.parametrize("per_pod", [False, True])
 @given(story=st.lists(facts, max_size=25))
-def test_a_table_kept_up_to_date_is_the_one_made_anew(story: list[tuple[object, ...]], per_pod: bool) -> None:
+def test_a_table_kept_up_to_date_is_the_one_made_rebuilt(
+    story: list[tuple[object, ...]], per_pod: bool
+) -> None:
     made = LoadTable(LoadSettings(ledger=LedgerSettings(wait_for_pod_usage=per_pod)))
     play(made, story)
     taken = snapshot.take(made)
-    anew = snapshot.restore(snapshot.decode(snapshot.encode(taken), "a snapshot"))
-    assert [anew.terms(name) for name in NAMES] == [made.terms(name) for name in NAMES]
+    rebuilt = snapshot.restore(snapshot.decode(snapshot.encode(taken), "a snapshot"))
+    assert [rebuilt.terms(name) for name in NAMES] == [made.terms(name) for name in NAMES]
     for policy in PolicyName:
         asked = made.demand(pod("new", owner="web"))
-        assert anew.demand(pod("new", owner="web")) == asked
+        assert rebuilt.demand(pod("new", owner="web")) == asked
         weighted = (Weighted(policy),)
-        assert anew.scores(weighted, asked, NAMES) == made.scores(weighted, asked, NAMES)
-    assert snapshot.take(anew) == taken
+        assert rebuilt.scores(weighted, asked, NAMES) == made.scores(weighted, asked, NAMES)
+    assert snapshot.take(rebuilt) == taken
 
 
 @pytest.mark.parametrize("calibrate", [False, True])
@@ -243,7 +245,7 @@ def test_replicas_that_saw_the_same_facts_in_another_order_answer_alike() -> Non
 # --- cost ----------------------------------------------------------------------------------------------
 
 
-def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binding_works_out_one_node_rebuilt_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     made = table({f"n-{i}": load(20, 20) for i in range(50)})
     everyone = list(made.nodes)
     score(made, *everyone)
@@ -254,7 +256,7 @@ def test_a_binding_works_out_one_node_anew_and_no_other(monkeypatch: pytest.Monk
     assert [call.args[0].name for call in build.call_args_list] == ["n-7"]
 
 
-def test_whom_a_node_lets_in_and_since_when_it_is_there_work_out_no_node_anew(
+def test_whom_a_node_lets_in_and_since_when_it_is_there_work_out_no_node_rebuilt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = table({f"n-{i}": load(20, 20) for i in range(50)})

@@ -224,7 +224,7 @@ def test_without_numpy_the_command_says_what_to_install(twin: tuple[Path, Path],
         check=False,
     )
     assert ended.returncode == 2
-    assert "install numpy, or the extra 'replay' of kube-colocate" in ended.stderr
+    assert "install numpy, or the extra 'packing' of kube-colocate" in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["default", "gpushare40"])

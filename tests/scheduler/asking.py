@@ -26,7 +26,7 @@ def question(*names: str) -> bytes:
 
 
 class SteeredJudge:
-    """Scores by a table (5 where it says nothing); refuses whom it is told to; may be told to fail."""
+    """Scores by a table (5 where it says nothing); refuses the nodes that it is told to; may be told to fail."""
 
     def __init__(self, **scores: int) -> None:
         self.scores = scores

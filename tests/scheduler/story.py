@@ -19,6 +19,7 @@ from colocate.clock import SystemClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Flags, find
 from colocate.cluster.resources import DEPLOYMENTS, NODES, PODS, Object
+from colocate.cluster.usage import PrometheusSettings, UsageSettings
 from colocate.lab.cluster import LabCluster
 from colocate.lab.nodes.shape import LabNodeShape
 from colocate.lab.scheduler import configuration
@@ -26,7 +27,7 @@ from colocate.model.values import Seconds
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube.configuration import KubeProfile, WantedConfiguration
 from colocate.scheduler.process import SchedulerProcess, running
-from colocate.scheduler.sections import Lease, PrometheusSection, Taints, UsageSection
+from colocate.scheduler.sections import Lease, Taints
 from colocate.scheduler.settings import Act, CallerSettings, SchedulerConfig, Server, ServerEndpoint
 from tests.support.prometheus import WINDOW, Metrics, free_port
 from tests.support.waiting import until
@@ -52,8 +53,8 @@ class Story:
         self._restarts = 0
 
     def config(self, *act: Act, **more: Any) -> SchedulerConfig:
-        usage = UsageSection(
-            prometheus=PrometheusSection(url=self._metrics_url, timeout=Seconds(2)),
+        usage = UsageSettings(
+            prometheus=PrometheusSettings(url=self._metrics_url, timeout=Seconds(2)),
             interval=Seconds(0.2),
             average=Seconds(WINDOW),
         )
@@ -141,7 +142,7 @@ def with_metrics_api(config: SchedulerConfig, *, prometheus: bool) -> SchedulerC
     usage = msgspec.structs.replace(
         config.usage,
         metrics_api=True,
-        prometheus=config.usage.prometheus if prometheus else PrometheusSection(),
+        prometheus=config.usage.prometheus if prometheus else PrometheusSettings(),
     )
     return msgspec.structs.replace(config, usage=usage)
 

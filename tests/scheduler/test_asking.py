@@ -1,4 +1,4 @@
-"""Whoever cannot ask a scheduler is told which flag would let them."""
+"""A caller that a scheduler refuses is told which flag helps."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager

@@ -134,7 +134,7 @@ async def test_what_else_changes_of_a_pod_does_not_make_it_new(watching: Watchin
     async with watching.looking():
         await watching.place("p")
         at = (await watching.seen("p")).bound_at
-        # Less than a watch lives: whoever opens another may first sleep, and this clock stands still by then.
+        # Less than a watch lives: opening another may sleep first, and this clock stands still by then.
         await watching.passes(30)
         await watching.make_prod("p")
         await until(lambda: watching.bound["p"].pod.prod, "another class")

@@ -196,7 +196,7 @@ class TestSeed:
         assert "'colocate scheduler kube-config --with-score-plugins' brings them back" in doubt
         found = read(seed_config.taken_over(seed, WantedConfiguration()))
         assert found.profiles == (LabProfile("mem-real-usage-scheduler"),)
-        assert found.extenders[0].weight == 1, "there is nobody to outweigh"
+        assert found.extenders[0].weight == 1, "there is no plugin to outweigh"
         tree = yaml.safe_load(kube_config.render(seed_config.taken_over(seed, WantedConfiguration())))
         assert tree["leaderElection"] == {"leaderElect": False}
         assert tree["clientConnection"] == {"kubeconfig": "/etc/kubernetes/scheduler.conf"}

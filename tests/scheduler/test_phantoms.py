@@ -1,4 +1,4 @@
-"""Pods that do not exist, asked about by whoever may ask: what they can do to scores, and that they taint no node."""
+"""Pods that do not exist, asked about by a caller: what they can do to scores, and that they taint no node."""
 
 import asyncio
 import json
@@ -41,13 +41,13 @@ async def test_a_caller_that_plants_phantoms_taints_no_node_and_has_only_a_few_c
             assert len(table.ledger.assumptions) == 50
             assert table.terms("n1").unseen_pods == 50
             for name, pressure in pressures(table).items():
-                assert abs(pressure - before[name]) < 5, "what is measured may move, by what nobody made up"
+                assert abs(pressure - before[name]) < 5, (
+                    "measured load may move; invented pods must not move it"
+                )
             assert scheduler.tainting.planned().changes == ()
             real = await a_pod_that_waits(story, scheduler)
             await ask(scheduler.listening.url, real, "n2")
-            assert len(table.ledger.assumptions) == 51, (
-                "a pod that the API server shows is counted all the same"
-            )
+            assert len(table.ledger.assumptions) == 51, "a pod that the API server shows still counts"
 
 
 async def a_pod_that_waits(story: Story, scheduler: SchedulerProcess) -> dict[str, object]:

@@ -342,7 +342,7 @@ async def test_what_single_pods_use_is_known_by_their_uids() -> None:
     async with pretending(CALM) as prometheus, telling(prometheus.url, NAMES) as story:
         config = story.config()
         usage = msgspec.structs.replace(config.usage, pods=True, pods_interval=Seconds(0.1))
-        asked = {str(query.signal): query.promql for query in queries(usage.asked()).signals}
+        asked = {str(query.signal): query.promql for query in queries(usage).signals}
         async with story.scheduling(msgspec.structs.replace(config, usage=usage)) as scheduler:
             await story.deploy("nginx", 1)
             [pod] = await story.pods("nginx")

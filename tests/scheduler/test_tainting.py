@@ -12,7 +12,7 @@ from colocate.load.terms import Freshness
 from colocate.model.load import Taint
 from colocate.scheduler import client as questions
 from colocate.scheduler.client import NotAnswered, Where
-from colocate.scheduler.loop.taint_levels import EFFECT, keys, level_of, with_level
+from colocate.scheduler.loop.taints import EFFECT, keys, level_of, with_level
 from colocate.scheduler.sections import TaintsOnStop
 from colocate.scheduler.settings import CallerSettings, Server, ServerEndpoint
 from colocate.telemetry import Event
@@ -169,7 +169,7 @@ async def test_of_two_replicas_one_writes_and_stops_at_once_when_the_lease_is_lo
             prometheus.uses["n2"] = (10.0, 95.0)
             for scheduler in (one, other):
                 await scheduler.facts.sampled.beyond(scheduler.facts.sampled.count + 3)
-            assert await story.heat("n2") == 0, "whoever has no lease writes nothing"
+            assert await story.heat("n2") == 0, "a process without the lease writes nothing"
 
 
 async def test_a_restart_of_the_api_server_is_survived() -> None:

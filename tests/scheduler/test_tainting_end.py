@@ -12,7 +12,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import LEASES
 from colocate.cluster.transport import Request
-from colocate.scheduler.loop.taint_levels import REMOVAL
+from colocate.scheduler.loop.taints import REMOVAL
 from colocate.scheduler.process import running
 from colocate.scheduler.settings import SchedulerConfig, ServerEndpoint
 from colocate.telemetry import Event

@@ -1,4 +1,4 @@
-"""Taints that somebody has left behind: who writes none says so, and the command that it names removes them."""
+"""Taints left behind: a scheduler that writes none warns of them, and the command that it names removes them."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from colocate.cluster.resources import NODES
-from colocate.scheduler.loop.taint_levels import REMOVAL, with_level
+from colocate.scheduler.loop.taints import REMOVAL, with_level
 from colocate.telemetry import Event
 from tests.scheduler.pretending import CALM, NAMES, pretending
 from tests.scheduler.story import Story, telling

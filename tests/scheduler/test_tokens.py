@@ -13,8 +13,8 @@ from colocate.cluster.secret import Secret
 from colocate.errors import UserError
 from colocate.scheduler import client as questions
 from colocate.scheduler import settings as scheduler_settings
-from colocate.scheduler.addresses import is_local, with_token
 from colocate.scheduler.client import NotAnswered, Where
+from colocate.scheduler.kube.configuration import is_local, with_token
 from colocate.scheduler.server.extender import serving
 from colocate.scheduler.server.tokens import make_token, own_token_file, tokens
 from colocate.scheduler.settings import CallerSettings, Server

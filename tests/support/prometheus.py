@@ -182,7 +182,7 @@ class Metrics:
         self._ticking = threading.Thread(target=self._tick, daemon=True)
         (folder / "targets").mkdir(parents=True)
         self.rules = folder / "rules.yaml"
-        self.rules.write_text(rules(Preset.SEED, WINDOW, SCRAPE))
+        self.rules.write_text(rules(Preset.REAL_USAGE, WINDOW, SCRAPE))
         more = [{"record": name, "expr": promql} for name, promql in (more_rules or {}).items()]
         (folder / "more-rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "more", "rules": more}]}))
         config = folder / "prometheus.yaml"

@@ -66,7 +66,7 @@ def run_replay(args: argparse.Namespace) -> int:
         from colocate.replay import gpu_plot, gpu_replay, gpu_trace
     except ImportError as missing:
         raise UserError(
-            "the replay needs one more package; install numpy, or the extra 'replay' of kube-colocate"
+            "the replay needs one more package; install numpy, or the extra 'packing' of kube-colocate"
         ) from missing
     policies = _policies(args.policy)
     if not 1 <= args.seeds <= _MOST_SEEDS:

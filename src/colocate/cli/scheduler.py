@@ -32,7 +32,6 @@ from colocate.config.words import Problem
 from colocate.errors import UserError, system_reason
 from colocate.gpus import COLOCATE, DIALECTS, Dialect, dialect
 from colocate.host.files import write_atomically
-from colocate.scheduler.addresses import has_login, leads_somewhere, with_token
 from colocate.scheduler.kube import configuration as kube_config
 from colocate.scheduler.kube import seed as seed_config
 from colocate.scheduler.kube.configuration import (
@@ -40,6 +39,9 @@ from colocate.scheduler.kube.configuration import (
     KubeProfile,
     TlsFiles,
     WantedConfiguration,
+    has_login,
+    leads_somewhere,
+    with_token,
 )
 from colocate.scheduler.kube.seed import Seed, over_seed
 from colocate.scheduler.process import run_scheduler

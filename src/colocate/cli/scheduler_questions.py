@@ -31,10 +31,10 @@ from colocate.load import (
 )
 from colocate.model.load import PodFacts
 from colocate.scheduler import client as questions
-from colocate.scheduler.addresses import without_login
 from colocate.scheduler.client import Where
-from colocate.scheduler.load_ranges import check_ranges
+from colocate.scheduler.kube.configuration import without_login
 from colocate.scheduler.loop.decision_log import Told
+from colocate.scheduler.sections import check_judging
 from colocate.scheduler.server.tokens import own_token_file
 from colocate.scheduler.settings import DEFAULT_TOKEN_FILE
 
@@ -262,7 +262,7 @@ def decoded(blob: bytes, source: str) -> LoadSnapshot:
     """A snapshot with valid settings; a UserError calls it `source`."""
     found = snapshot.decode(blob, source)
     try:
-        check_ranges(found.settings)
+        check_judging(found.settings)
     except Problem as problem:
         where = problem.path.replace("load.", "settings.", 1)
         raise UserError(

@@ -13,7 +13,7 @@ from colocate.config.words import Problem
 from colocate.errors import UserError, system_reason
 from colocate.host.files import write_atomically
 from colocate.load import LoadSettings, decode_recording
-from colocate.scheduler.load_ranges import check_ranges
+from colocate.scheduler.sections import check_judging
 from colocate.scheduler.settings import SCHEDULER
 
 if TYPE_CHECKING:  # numpy is an extra and slow to load: import it only when needed
@@ -96,7 +96,7 @@ def replay(args: argparse.Namespace) -> None:
         from colocate.replay import load_contenders, load_plot, load_replay
     except ModuleNotFoundError as error:
         raise UserError(
-            f"a replay needs {error.name}, which is not installed; install it, or the extra 'replay' of "
+            f"a replay needs {error.name}, which is not installed; install it, or the extra 'packing' of "
             "kube-colocate"
         ) from None
     _check(args)
@@ -133,7 +133,7 @@ def _workloads(args: argparse.Namespace) -> "tuple[WorkloadOf, list[int]]":
     if args.trace.is_file() and not is_trace(args.trace):
         recording = decode_recording(_read(args.trace), str(args.trace))
         try:
-            check_ranges(recording.settings)
+            check_judging(recording.settings)
         except Problem as problem:
             raise UserError(
                 f"{args.trace} is a broken recording: settings: {problem.what}; record again"

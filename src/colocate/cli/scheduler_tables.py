@@ -92,7 +92,7 @@ def _nodes(nodes: Sequence[NodeReason], width: int) -> Iterator[str]:
     if not nodes:
         return
     yield ""
-    rows = [("SCORE", "NODE", "SAMPLE", "UNSEEN PODS")]
+    rows = [("SCORE", "NODE", "SAMPLE", "NOT YET MEASURED")]
     rows += [(_score(node), node.node, _sample(node), _unseen(node.unseen_pods)) for node in nodes]
     heading, *lines = aligned(rows)
     yield heading
@@ -172,12 +172,12 @@ def _fitted(rows: list[tuple[str, ...]], width: int, *spared: str) -> Sequence[s
 
 
 def top(rows: Sequence[NodeRow], width: int = 0, *, colours: bool = False) -> Iterator[str]:
-    """A line for each node. Without room, leave out unseen pods and sample, then requests, then use; never the
+    """A line for each node. Without room, leave out new pods and sample, then requests, then use; never the
     pressure, by which nodes are sorted. On a terminal the pressure is also a bar."""
-    heading, *fitted = _fitted(_top_rows(rows, colours, _used_of_requested), width, "UNSEEN", "SAMPLE")
+    heading, *fitted = _fitted(_top_rows(rows, colours, _used_of_requested), width, "NEW", "SAMPLE")
     if width and max(map(len, (heading, *fitted)), default=0) > width:
         short = _top_rows(rows, colours, _used)
-        heading, *fitted = _fitted(short, width, "UNSEEN", "SAMPLE", "MEM", "CPU", "HEAT")
+        heading, *fitted = _fitted(short, width, "NEW", "SAMPLE", "MEM", "CPU", "HEAT")
     for row, line in zip((None, *rows), (heading, *fitted), strict=True):
         line = _cut(line, width)
         yield painted(line, _bar(row.pressure), _colour(row.pressure)) if row and colours else line
@@ -187,7 +187,7 @@ def _top_rows(
     rows: Sequence[NodeRow], colours: bool, use: Callable[[ResourceRow], str]
 ) -> list[tuple[str, ...]]:
     of = " USED/REQ" if use is _used_of_requested else ""
-    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", f"CPU{of}", f"MEM{of}", "UNSEEN", "SAMPLE")]
+    lines: list[tuple[str, ...]] = [("NODE", "PRESSURE", f"CPU{of}", f"MEM{of}", "NEW", "SAMPLE")]
     lines += [
         (
             row.node,

@@ -17,7 +17,7 @@ from colocate.doctor.report import CheckResult, bad, good, warn
 from colocate.errors import UserError
 from colocate.load import advised_weight
 from colocate.model.figures import count
-from colocate.scheduler.addresses import with_token, without_login
+from colocate.scheduler.kube.configuration import with_token, without_login
 from colocate.scheduler.kube.extender import KubeExtender, KubeScheduler, KubeTls
 from colocate.scheduler.server.tokens import tokens
 from colocate.scheduler.settings import SchedulerConfig

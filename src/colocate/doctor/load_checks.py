@@ -61,10 +61,10 @@ async def samples(patient: Patient) -> AsyncIterator[CheckResult]:
 
 async def _one_round(patient: Patient, config: SchedulerConfig, nodes: list[KnownNode]) -> UsageSnapshot:
     usage = config.usage
-    prometheus = Prometheus(usage.prometheus.settings(), patient.clock) if usage.prometheus.url else None
+    prometheus = Prometheus(usage.prometheus, patient.clock) if usage.prometheus.url else None
     metrics_api = MetricsApi(patient.client, usage.prometheus.timeout) if usage.metrics_api else None
     try:
-        poller = UsagePoller(queries(config.asked()), lambda: nodes, patient.clock, prometheus, metrics_api)
+        poller = UsagePoller(config.asked(), lambda: nodes, patient.clock, prometheus, metrics_api)
         return await poller.once()
     finally:
         if prometheus is not None:

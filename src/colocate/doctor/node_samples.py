@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from colocate.cluster.usage import METRICS_API, Measured, UsageSnapshot
-from colocate.cluster.usage.units import below_one
+from colocate.cluster.usage.signals import below_one
 from colocate.doctor.report import CheckResult, good, warn
 
 _SOME = 5

@@ -4,12 +4,11 @@ import json
 import re
 from collections.abc import Iterable
 
-from colocate.cluster.usage import METRICS_API, Measured, Preset, Signal, SignalHealth
+from colocate.cluster.usage import METRICS_API, Measured, Preset, Signal, SignalHealth, UsageSettings, Window
 from colocate.cluster.usage.presets import TIME, over_time
 from colocate.cluster.usage.signals import duration
 from colocate.doctor.node_samples import MEASURED_BY_THE_API
 from colocate.doctor.strangers import LabelRemedies
-from colocate.scheduler.sections import UsageSection, WindowSection
 
 _SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*({[^{}]*})?")
 """A query that is only the name of a series, so that its timestamps can be queried."""
@@ -18,7 +17,7 @@ _SELECTOR = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*({[^{}]*})?")
 class QueryRemedies:
     """Remedies for queries without usable series."""
 
-    def __init__(self, usage: UsageSection, signals: Iterable[Signal], labels: LabelRemedies) -> None:
+    def __init__(self, usage: UsageSettings, signals: Iterable[Signal], labels: LabelRemedies) -> None:
         self._usage = usage
         self._signals = {str(signal): signal for signal in signals}
         self._labels = labels
@@ -45,7 +44,7 @@ class QueryRemedies:
         if own := self._own([self._signals[name]] if name in self._signals else ()):
             return f"add to usage.queries: {own}"
         match self._usage.preset:
-            case Preset.SEED:
+            case Preset.REAL_USAGE:
                 return f"add this recording rule to Prometheus: {self._labels.rule(name)}"
             case Preset.NODE_EXPORTER:
                 return "let Prometheus scrape node-exporter on every node"
@@ -67,7 +66,7 @@ class QueryRemedies:
             return f"ask in usage.queries.{health.name} for 100 * ({health.query})"
         return f"let the recording rule multiply by 100, as this one does: {self._labels.rule(health.name)}"
 
-    def of_windows(self, missing: Iterable[WindowSection]) -> str:
+    def of_windows(self, missing: Iterable[Window]) -> str:
         """How to query statistics over windows."""
         missing = list(missing)
         said = ", ".join(f"{{statistic: {one.statistic}, span: {duration(one.span)}}}" for one in missing)

@@ -5,15 +5,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth
+from colocate.cluster.usage import METRICS_API, Measured, Preset, SignalHealth, UsageSettings
 from colocate.cluster.usage.presets import TIME
 from colocate.cluster.usage.prometheus import asking_for
 from colocate.doctor.node_samples import NodeSamples, named
 from colocate.doctor.query_remedies import QueryRemedies
 from colocate.doctor.report import CheckResult, bad, good, warn
 from colocate.doctor.strangers import LabelRemedies
-from colocate.scheduler.addresses import without_login
-from colocate.scheduler.sections import UsageSection
+from colocate.scheduler.kube.configuration import without_login
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -39,7 +38,7 @@ class SignalFindings:
     """Builds findings from one round of queries."""
 
     def __init__(
-        self, usage: UsageSection, sampled: NodeSamples, strangers: LabelRemedies, queries: QueryRemedies
+        self, usage: UsageSettings, sampled: NodeSamples, strangers: LabelRemedies, queries: QueryRemedies
     ) -> None:
         self._usage = usage
         self._sampled = sampled
@@ -107,7 +106,7 @@ class SignalFindings:
 
     def _hint(self, name: str) -> str:
         """A hint about CPU use near zero, if its unit cannot be told: it may be correct."""
-        recorded = self._usage.preset is Preset.SEED or name in self._usage.queries
+        recorded = self._usage.preset is Preset.REAL_USAGE or name in self._usage.queries
         if name != Measured.CPU or not recorded or not self._sampled.cpu_below_one:
             return ""
         return (

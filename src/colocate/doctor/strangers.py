@@ -6,10 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 import yaml
 
-from colocate.cluster.usage import METRICS_API, RELABELLING, SERVICE_MONITOR, Preset, SignalHealth, rules
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage import (
+    METRICS_API,
+    RELABELLING,
+    SERVICE_MONITOR,
+    Preset,
+    SignalHealth,
+    UsageSettings,
+    rules,
+)
+from colocate.cluster.usage.claims import SeriesCollision
 from colocate.cluster.usage.directory import Directory, host_of
-from colocate.scheduler.sections import UsageSection
 
 Labels = Mapping[str, str]
 
@@ -38,7 +45,7 @@ class Respelling(msgspec.Struct, frozen=True):
 class LabelRemedies:
     """Builds remedies from one round of queries."""
 
-    def __init__(self, usage: UsageSection, nodes: Directory, told: Iterable[SignalHealth]) -> None:
+    def __init__(self, usage: UsageSettings, nodes: Directory, told: Iterable[SignalHealth]) -> None:
         self._usage = usage
         self._nodes = nodes
         self._seen = [
@@ -80,7 +87,7 @@ class LabelRemedies:
             # Some queries of this preset keep only the labels of usage.labels; the other queries show which labels
             # exist.
             return self._heeding((*self._usage.labels, label))
-        if self._usage.preset is Preset.SEED and not respelling and not self._kept(series):
+        if self._usage.preset is Preset.REAL_USAGE and not respelling and not self._kept(series):
             labels = " or ".join(self._usage.labels)
             return f"keep the label {labels} in the rules, as these do: {self.rule('cpu')}, {self.rule('memory')}"
         return self.relabelling(respelling or self._respelling(self._seen), series)
@@ -106,13 +113,13 @@ class LabelRemedies:
             what = json.dumps(yaml.safe_load(SERVICE_MONITOR if operator else RELABELLING)[where][0])
         whose = "node-exporter's ServiceMonitor" if operator else "node-exporter's scrape"
         said = f"add this to the {where} of {whose}: {what}"
-        if self._usage.preset is Preset.SEED and not any("node" in labels for labels in series):
+        if self._usage.preset is Preset.REAL_USAGE and not any("node" in labels for labels in series):
             said += f", and keep the label in the rules: by ({', '.join(self._labels)})"
         return said if "node" in self._usage.labels else f"{said}, and {self._heeding(self._labels)}"
 
     def rule(self, signal: str) -> str:
-        """The recording rule of the preset `seed` for a signal."""
-        made = yaml.safe_load(rules(Preset.SEED, labels=self._usage.labels))["groups"][0]["rules"]
+        """The recording rule of the preset `real-usage` for a signal."""
+        made = yaml.safe_load(rules(Preset.REAL_USAGE, labels=self._usage.labels))["groups"][0]["rules"]
         wanted = "node_cpu_usage_avg_5m" if signal.startswith("cpu") else "node_mem_usage_avg_5m"
         return json.dumps(next(rule for rule in made if rule["record"] == wanted))
 

@@ -9,7 +9,7 @@ from colocate.doctor.check import DoctorSection, Patient, check
 from colocate.doctor.report import CheckResult, bad, good, warn
 from colocate.model.figures import count
 from colocate.scheduler.loop.table_feed import WatchedNode
-from colocate.scheduler.loop.taint_levels import PREFIX, REMOVAL, tainted
+from colocate.scheduler.loop.taints import PREFIX, REMOVAL, tainted
 from colocate.scheduler.settings import Act
 
 

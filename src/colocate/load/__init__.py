@@ -2,11 +2,11 @@
 
 Facts go into a `LoadTable`: nodes, samples, bound pods (`api_objects` reads them from API objects). `sift` and
 `decide` answer a scheduler's two questions. `explain` says why, from the small record that `decide` leaves and
-`History` keeps. `snapshot` is all facts as data: the same answers follow from it anywhere. `heat` says the same
-with taints, `weights` how heavily a kube-scheduler must weigh the extender. Nothing is measured here, and no
-scheduler is spoken to.
+`History` keeps. `snapshot` turns all facts into data, from which the same answers follow anywhere. `heat` turns
+loads into levels for taints, `weights` says how heavily a kube-scheduler must weigh the extender. Nothing is
+measured here, and no scheduler is called.
 
-This is the way in: other rooms import from here.
+Other packages import from here.
 """
 
 from colocate.load.api_objects import LoadNode, LoadNodeStatus, LoadPod, bound_pod, node_facts, pod_facts
@@ -14,7 +14,6 @@ from colocate.load.comparison import PolicyComparison, compare
 from colocate.load.decision import (
     Candidates,
     PackedNames,
-    PodDecision,
     ScoreAnswer,
     decide,
     refused_everywhere,
@@ -54,17 +53,13 @@ from colocate.load.recording import (
 from colocate.load.settings import (
     BalancedSettings,
     EstimateSettings,
-    FilterSettings,
+    JudgingSettings,
     LedgerSettings,
-    LoadAwareSettings,
     LoadSettings,
     MissingFilter,
     Mix,
-    OvercommitmentSettings,
-    OversellSettings,
     PackingSettings,
     PolicyName,
-    RiskBalancingSettings,
     Staleness,
     mix,
 )
@@ -91,14 +86,13 @@ __all__ = [
     "EstimateSettings",
     "Explanation",
     "ExtenderWeight",
-    "FilterSettings",
     "Freshness",
     "Heat",
     "HeatSettings",
     "History",
+    "JudgingSettings",
     "KeptDecision",
     "LedgerSettings",
-    "LoadAwareSettings",
     "LoadNode",
     "LoadNodeStatus",
     "LoadPod",
@@ -111,17 +105,13 @@ __all__ = [
     "Mix",
     "NodeReason",
     "NodeRow",
-    "OvercommitmentSettings",
-    "OversellSettings",
     "PackedNames",
     "PackingSettings",
-    "PodDecision",
     "PolicyComparison",
     "PolicyName",
     "PolicyReason",
     "Refusal",
     "ResourceRow",
-    "RiskBalancingSettings",
     "ScoreAnswer",
     "ScorePart",
     "ScorePlugin",

@@ -1,4 +1,4 @@
-"""What Koordinator's annotations say of pods and nodes.
+"""Reads Koordinator's annotations of pods and nodes.
 
 What one says wrongly is taken as not said, and what it says of other resources is skipped over: a node's annotation
 must not stop every pod of the cluster.

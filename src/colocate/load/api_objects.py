@@ -56,7 +56,7 @@ class _Read(msgspec.Struct, frozen=True, rename="camel", gc=False):
 
 _LONGEST = 4096
 _LONGEST_CCXS = 64 << 10
-"""Characters of an annotation. One that is longer says nothing: it is none that anybody has written for us."""
+"""Characters of an annotation. A longer one is ignored: no valid one is that long."""
 _MOST_OWNERS = 4
 
 _RESOURCES = [f"{prefix}{name}" for prefix in ("", *_PREFIXES.values()) for name in ("cpu", "memory")]
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     _Quantities = Quantities
 else:
     _Quantities = keys_alone(_RESOURCES, str | int | float)
-"""Those of resources that are judged. Tenants may ask for 0 of any others."""
+"""The resources that are judged. Tenants may ask for any number of others."""
 
 
 class _Owner(_Read, frozen=True):
@@ -74,7 +74,7 @@ class _Owner(_Read, frozen=True):
 
 
 class _Labels(_Read, frozen=True):
-    """Those that are read: a cluster's pods have many others, which would fill the memory."""
+    """The labels that are read: keeping all labels of a cluster's pods would fill the memory."""
 
     template_hash: str = msgspec.field(name="pod-template-hash", default="")
     priority_class: str | None = msgspec.field(name="koordinator.sh/priority-class", default=None)
@@ -82,7 +82,7 @@ class _Labels(_Read, frozen=True):
 
 
 class _Annotations(_Read, frozen=True):
-    """Likewise."""
+    """The annotations of a node or pod that are read."""
 
     scaling: str = msgspec.field(name=SCALING, default="")
     thresholds: str = msgspec.field(name=THRESHOLDS, default="")
@@ -129,7 +129,7 @@ class _PodSpec(_Read, frozen=True):
     containers: tuple[_Container, ...] = ()
     init_containers: tuple[_Container, ...] = ()
     resources: _Resources = _Resources()
-    """Of the pod as a whole."""
+    """Resources of the pod as a whole."""
     overhead: _Quantities = {}
     node_name: str = ""
     priority: int | None = None

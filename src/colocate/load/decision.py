@@ -1,10 +1,10 @@
 """One answer to a scheduler: a score per candidate, and a small record from which the why can be told later.
 
-The record holds the terms of a few nodes, which never change, and no list of candidates: thousands of records
-can be kept. Beside it are all candidates at little cost, kept while there is room: names as they came (read again
-only when somebody asks why), scores as bytes, and terms in a log that answers share. Terms never change: a node has
-new ones when a fact of it does. The table logs them as they are made, and begins another log when all change at
-once, so where the log ended says what each node was judged by. `explanation` puts all this into words.
+The record holds the terms of a few nodes and no list of candidates, so that thousands of records can be kept. All
+candidates are kept beside it for as long as memory allows: names as they came, decoded only for an explanation,
+scores as bytes, and terms in a log that answers share. Terms never change: a node gets new ones when a fact of it
+changes. The table logs them as they are made, and begins another log when all change at once, so the length of the
+log at the time of an answer tells what each node was judged by. `explanation` puts all this into words.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,29 +18,29 @@ from colocate.load.terms import NodeTerms
 from colocate.model.load import PodFacts
 
 TERMS_SIZE = 1024
-"""Bytes that the terms of one node take, nearly."""
+"""Bytes that the terms of one node take, about."""
 _NAME_SIZE = 100
-"""Bytes that a name takes as a string of its own, nearly."""
+"""Bytes that a name takes as a string, about."""
 
 
 class PackedNames(msgspec.Struct, frozen=True, gc=False):
-    """The candidates of one question in a form that takes less room, and what reads it."""
+    """The names of candidates as encoded bytes, and the function that decodes them."""
 
     data: bytes
     unpack: Callable[[bytes], Sequence[str]]
 
     @property
     def size(self) -> int:
-        """Bytes, nearly."""
+        """Bytes, about."""
         return len(self.data)
 
     def read(self) -> Sequence[str]:
-        """In the order in which they were asked about."""
+        """In the order of the question."""
         return self.unpack(self.data)
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
-    """The same where they are there as strings anyway."""
+    """The names of candidates as strings."""
 
     names: Sequence[str] = ()
 
@@ -56,14 +56,14 @@ CandidateNames = PackedNames | Listed
 
 
 class Candidates(msgspec.Struct, frozen=True, gc=False):
-    """Who was judged, and how."""
+    """All candidates of an answer, and how they were judged."""
 
     names: CandidateNames = Listed()
     scores: bytes = b""
     log: list[NodeTerms] = []
-    """Shared with other answers, and longer by now. It is empty where it had to make room."""
+    """Shared with other answers, and longer by now. Empty once it was dropped to save memory."""
     logged: int = 0
-    """How much of the log was there when the answer was given."""
+    """The length of the log when the answer was given."""
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class Candidates(msgspec.Struct, frozen=True, gc=False):
         return dict(zip(self.names.read(), self.scores, strict=True))
 
     def terms(self) -> Mapping[str, NodeTerms]:
-        """By what nodes were judged; none where that is no longer known."""
+        """The terms that nodes were judged by; empty where they were dropped."""
         return {terms.name: terms for terms in self.log[: self.logged]}
 
 
@@ -99,7 +99,7 @@ class PodDecision(msgspec.Struct, frozen=True, gc=False):
     top: tuple[NodeTerms, ...]
     """A few nodes, the best first."""
     scores: tuple[int, ...]
-    """Of those."""
+    """The scores of the nodes in `top`."""
 
     @property
     def refused(self) -> bool:
@@ -144,8 +144,8 @@ def decide(
 ) -> ScoreAnswer:
     """Judge all candidates. With `assume` the pod counts on the best of them, until it is seen bound.
 
-    Nothing is assumed by whoever only asks: a shadow, a comparison, an offline score. `kept_as` are the same names
-    in a form that takes less room. `vouched_by` is who alone says that there is such a pod; see the ledger.
+    A shadow, a comparison and an offline score assume nothing. `kept_as` are the names as encoded bytes, which take
+    less memory. `vouched_by` is the caller if the API server has not shown the pod; see the ledger.
     """
     table.advance(now)
     table.withdraw(pod.uid)
@@ -173,15 +173,15 @@ def decide(
 
 
 def refused_everywhere(table: LoadTable, pod: PodFacts, candidates: int, now: float, mix: Mix) -> ScoreAnswer:
-    """The filter has refused the pod on all its candidates: that is recorded, and there is nothing to score."""
+    """The record of a pod that the filter refused on all its candidates; there is nothing to score."""
     decision = PodDecision(pod.uid, pod.key, now, mix, table.demand(pod), candidates, (), 0, (), ())
     return ScoreAnswer([], decision, Candidates())
 
 
 def _best(packed: bytes, names: Sequence[str], keep: int) -> tuple[int, tuple[str, ...], list[int]]:
-    """How many are best, which (unless too many), and where the first `keep` are.
+    """The number of best candidates, their names (unless too many), and the places of the first `keep`.
 
-    Scores are 0 to 100: as bytes, thousands are searched for one value after the other in no time.
+    Scores are 0 to 100: searching bytes for one value after the other is fast for thousands of them.
     """
     found = (score for score in range(HIGHEST, -1, -1) if score in packed)
     best_count = 0

@@ -7,7 +7,7 @@ import msgspec
 from colocate.load.decision import Candidates, PodDecision
 from colocate.load.demand import Demand
 from colocate.load.policies import ScorePart, min_max
-from colocate.load.scorer import Scorer
+from colocate.load.round import Scorer
 from colocate.load.settings import LoadSettings, Mix, PolicyName
 from colocate.load.terms import Freshness, NodeTerms
 
@@ -18,7 +18,7 @@ class PolicyReason(msgspec.Struct, frozen=True):
     policy: PolicyName
     weight: int
     score: int | None
-    """None of a policy that ranks candidates against each other, where not all of them are known any more."""
+    """None for a policy that ranks candidates against each other once some of them were dropped."""
     parts: tuple[ScorePart, ...]
 
 
@@ -28,7 +28,7 @@ class NodeReason(msgspec.Struct, frozen=True):
     node: str
     score: int | None
     freshness: Freshness | None = None
-    """None where nothing but the score is kept; so is all that follows."""
+    """None, as are all further fields, where only the score is kept."""
     age: float | None = None
     """Seconds, of the older of its samples, when it was judged."""
     unseen_pods: float = 0.0
@@ -132,7 +132,7 @@ def _explanation(
 
 
 Ranks = Mapping[PolicyName, Mapping[str, int]]
-"""Of the candidates, by each policy that ranks them against each other."""
+"""Ranks of the candidates, by policy that ranks them against each other."""
 
 
 def _ranks(scorer: Scorer, nodes: Sequence[NodeTerms | None]) -> Ranks:

@@ -1,8 +1,8 @@
 """Which candidates a pod may go to at all: not those that are, or with it would be, loaded beyond a threshold.
 
 A node without a fresh sample is let through, refused, or judged by its last one, as the settings declare, and
-never by a supposed load. When every candidate is too hot, refusing all would leave the pod pending: by default
-all are let through then, and the scores choose the coolest.
+never by an assumed load. When every candidate is too hot, refusing all would leave the pod pending: by default all
+are let through then, and the scores choose the coolest.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ class Refusal(msgspec.Struct, frozen=True):
     percent: int = 0
     threshold: int = 0
     unseen: int = 0
-    """Percents of those, for pods that no sample shows yet."""
+    """The part of `percent` for pods that no sample shows yet."""
 
     def __str__(self) -> str:
         match self.cause:
@@ -56,7 +56,7 @@ class Sifted(msgspec.Struct, frozen=True):
     passed: list[str]
     refused: dict[str, Refusal]
     hot: dict[str, Refusal] = {}
-    """Those in `passed` that are too hot and were let through all the same, as no other candidate was left."""
+    """Those in `passed` that are too hot, and were let through because no other candidate was left."""
 
     @property
     def all_hot(self) -> bool:
@@ -84,7 +84,7 @@ def sift(table: LoadTable, pod: Demand, names: Sequence[str]) -> Sifted:
 
 
 def refuse(facts: NodeFacts, node: NodeTerms, pod: Demand, settings: LoadSettings) -> Refusal | None:
-    """Why this node is no candidate for the pod; None where it is one. Pods of a daemon set belong everywhere."""
+    """Why this node is no candidate for the pod; None where it is one. Pods of a DaemonSet are never refused."""
     if pod.daemon:
         return None
     bounds = thresholds(facts, settings)

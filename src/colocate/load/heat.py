@@ -1,10 +1,10 @@
 """A node's heat in five levels, for schedulers that know taints and no extender.
 
-Levels are coarse, and strong where they are apart: a kube-scheduler measures a node's taints against the greatest
-number among the candidates, so that one step is a quarter to all of the 300 points by which the hottest loses. So
-they change reluctantly, up at a step and down only well below it; and the lowest level is never left to a few nodes
-alone, on which all pods would go: those few are raised to the level of the next, unless the next are hot. A node
-that is no longer measured keeps its level for a while; one that is new and not measured yet is cool.
+Levels are coarse, and each step weighs much: kube-scheduler compares a node's taints with the greatest number among
+the candidates, so one step is worth 75 to 300 points. So levels change slowly, up at a step and down only well
+below it. The lowest level is never left to a few nodes alone, which all pods would go to: those few are raised to
+the level of the next nodes, unless these are hot. A node that is no longer measured keeps its level for a while; a
+new node that is not measured yet is cool.
 """
 
 import math
@@ -21,7 +21,7 @@ from colocate.model.load import NO_SAMPLES, NOTHING, OPEN, Access, NodeFacts
 
 _NO_POD = Demand(NOTHING, NOTHING, NOTHING, 0)
 _NEW = 300.0
-"""Seconds after it was made in which a node may be without any sample yet."""
+"""Seconds for which a new node without a sample counts as empty."""
 
 
 class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -30,15 +30,15 @@ class HeatSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rena
     hysteresis: int = 5
     """Percents below its step at which a level is left again."""
     cool_percent: int = 10
-    """Of the nodes that take the same pods, those that share the lowest level at least."""
+    """The least share of nodes on the lowest level, among nodes that take the same pods."""
     cool_nodes: int = 3
-    """The same as a number; in a cluster of few nodes, half of them are enough."""
+    """The least number of nodes on the lowest level; in a small cluster, half of its nodes are enough."""
     shared_below: int = 80
-    """Percents of pressure: nodes are raised to no level that begins here or above. However few are cool, pods go
-    there before they go to nodes that are hot."""
+    """Percents of pressure: nodes are not raised to a level that begins here or above. Pods go to the few cool nodes
+    before they go to hot ones."""
 
     hold: float = 3600.0
-    """Seconds after its last sample for which a node is not taken for cooler than it was."""
+    """Seconds after its last sample for which a node does not become cooler."""
 
     def __post_init__(self) -> None:
         if self.hold < 0:
@@ -55,21 +55,21 @@ class Heat(msgspec.Struct, frozen=True):
 
     pressure: float
     own: int
-    """Its level by itself; what the next one depends on."""
+    """Its level by its own pressure; the next level depends on it."""
     level: int
-    """What it shows: not less than what enough nodes share."""
+    """The level that its taints show: at least the one that enough nodes share."""
 
 
 def pressures(table: LoadTable) -> dict[str, float]:
     """How loaded every node is by its more loaded resource, in percent, at its busy times and with pods that
-    are bound there and not measured yet. Pods that were only asked about count for nothing: a taint concerns
-    everybody, and whoever may ask could make one."""
+    are bound there and not measured yet. Assumed pods do not count: a caller that makes up pods must not cause
+    taints."""
     balanced = Balanced(msgspec.structs.replace(table.settings.balanced, dominant_percent=100))
     return {name: balanced.pressure(_terms(table, node), _NO_POD) for name, node in table.nodes.items()}
 
 
 def _terms(table: LoadTable, node: NodeFacts) -> NodeTerms:
-    """What a node is judged by. One that is new and was never measured is empty, but for the pods that went there."""
+    """A node's terms. A new node that was never measured counts as empty but for the pods that went there."""
     terms = table.bound_terms(node.name)
     if terms.freshness is not Freshness.NEVER or node.created is None or table.now >= node.created + _NEW:
         return terms
@@ -81,14 +81,14 @@ def _empty(terms: ResourceTerms) -> ResourceTerms:
 
 
 def rounded_down(pressure: float, digits: int = 0) -> float:
-    """For people: no step seems reached that is not."""
+    """For display, so that no step seems reached that is not."""
     scale = 10.0**digits
     return math.floor(pressure * scale) / scale
 
 
 def held(table: LoadTable, since: float, settings: HeatSettings) -> set[str]:
-    """Nodes of which nobody knows whether they have become cooler: a sample of theirs has expired, not long ago; or
-    they never had any, not long after `since`."""
+    """Nodes that may not become cooler, as their load is unknown: a sample has expired not long ago, or there was
+    never one and `since` is not long ago."""
     return {
         name
         for name in table.nodes
@@ -97,7 +97,7 @@ def held(table: LoadTable, since: float, settings: HeatSettings) -> set[str]:
 
 
 def _last_known(table: LoadTable, name: str, since: float) -> float | None:
-    """When the node was last known as well as it ever was; None where it is now."""
+    """When the first of its expired samples was taken; None while all are fresh."""
     terms, load = table.terms(name), table.loads.get(name, NO_SAMPLES)
     if load.cpu is None and load.memory is None:
         return since
@@ -112,8 +112,8 @@ def heats(
     held: Collection[str] = (),
     access: Mapping[str, Access] = {},
 ) -> dict[str, Heat]:
-    """Every node's heat, by what it was before; of those that are held, no less. The lowest level is shared by nodes
-    that take the same pods; those that take none show what the others do, and are none of the cool ones."""
+    """Every node's heat, from its pressure and its heat before; held nodes do not become cooler. The lowest level is
+    shared among nodes that take the same pods. Nodes that take no pods are raised, too, but do not count as cool."""
     own = {
         name: own_level(pressure, before[name].own if name in before else None, settings)
         for name, pressure in pressures.items()
@@ -143,7 +143,7 @@ def _shared_level(levels: Iterable[int], settings: HeatSettings) -> int:
     """The lowest level that enough nodes are at or below, and that is not hot yet."""
     ordered = sorted(levels)
     wanted = max(1, settings.cool_nodes, -(-len(ordered) * settings.cool_percent // 100))
-    # Of three nodes, one that is hot must show it: all three can never be the cool ones.
+    # At most half: of three nodes, a hot one must show it.
     shared = ordered[min(wanted, (len(ordered) + 1) // 2) - 1]
     return min(shared, sum(step < settings.shared_below for step in settings.steps))
 
@@ -164,7 +164,7 @@ class TaintPlan(msgspec.Struct, frozen=True):
     changes: tuple[TaintChange, ...]
     """To be written now, in this order."""
     waiting: int
-    """How many more there would be."""
+    """How many more changes are left for later."""
 
 
 def plan_taints(
@@ -184,7 +184,7 @@ def plan_taints(
 
 
 def _importance(change: TaintChange) -> tuple[bool, int, float, str]:
-    """Hotter before cooler, then the greatest step, then the hottest; a cooler node misses pods, no more."""
+    """Order changes: hotter before cooler, then the greatest step, then the hottest."""
     cools = change.after < change.before
     return (
         cools,

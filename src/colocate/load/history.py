@@ -1,16 +1,16 @@
-"""The decisions made last, each with what became of it; bounded, so that it can be kept for as long as one runs.
+"""The last decisions, each with the node that its pod went to. Bounded in number and in memory.
 
-Beside each are all its candidates, while there is room: half of it is for what they were judged by, half for their
-names and scores. The oldest lose these first, and keep the few nodes that the decision itself holds.
+All candidates of a decision are kept beside it while memory allows: half of it is for the terms they were judged by,
+half for their names and scores. The oldest decisions lose these first, and keep the few nodes of their own record.
 """
 
+import mmap
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from colocate.load.decision import TERMS_SIZE, Candidates, Listed, PackedNames, PodDecision, ScoreAnswer
-from colocate.load.shelf import Shelf
 from colocate.load.terms import NodeTerms
 
 _NAMELESS = Listed()
@@ -52,13 +52,13 @@ class History:
             self._remove(next(iter(self._kept)))
 
     def let_in(self, uid: str) -> None:
-        """The filter has found candidates for the pod: if all were refused before, that is no more so."""
+        """Drop the record of a pod that was refused everywhere: the filter has found candidates now."""
         kept = self._kept.get(uid)
         if kept is not None and kept.decision.refused:
             self._remove(uid)
 
     def bound(self, uid: str, node: str, at: float) -> KeptDecision | None:
-        """A pod is seen on its node; the record of it, the first time that this is so."""
+        """Note the node of a pod; returns its record the first time."""
         kept = self._kept.get(uid)
         if kept is None or kept.node is not None:
             return None
@@ -70,7 +70,7 @@ class History:
         return self._kept.get(self._uids.get(pod, pod))
 
     def candidates(self, uid: str) -> Candidates | None:
-        """All of a decision's, unless they had to make room."""
+        """All candidates of a decision, unless they were dropped."""
         return self._candidates.get(uid)
 
     def latest(self, most: int) -> list[KeptDecision]:
@@ -98,17 +98,17 @@ class _Kept(msgspec.Struct, frozen=True, gc=False):
     """The candidates of one decision."""
 
     candidates: Candidates
-    """Without their names, where those are on the shelf."""
+    """Without names, if the shelf has them."""
     names: _KeptNames | None
     size: int
 
 
 class _KeptCandidates:
-    """Candidates by uid, within so many bytes; the youngest stay in any case."""
+    """Candidates by uid, within so many bytes; the youngest are always kept."""
 
     def __init__(self, room: int) -> None:
         self._room = room // 2
-        """Of names and scores, and again of terms."""
+        """Bytes for names and scores, and as many for terms."""
         self._by_uid: OrderedDict[str, _Kept] = OrderedDict()
         self._size = 0
         self._shelf = Shelf(self._room)
@@ -163,7 +163,49 @@ class _KeptCandidates:
         return _Kept(candidates, None, size)
 
     def _drop_log(self) -> None:
-        """Those who refer to it see that it is empty."""
+        """Drop the oldest log: decisions that refer to it find it empty."""
         log = self._logs.popleft()
         self._ended -= len(log)
         log.clear()
+
+
+class Shelf:
+    """Bytes kept in one block of memory; when it is full, the oldest are overwritten.
+
+    The block is mapped in large pages, if the kernel has them: names come with every question and stay, and
+    allocating fresh small pages for each takes the kernel long.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = max(room, 1)
+        self._block: mmap.mmap | None = None
+        self._written = 0
+        """Bytes, since the beginning; where the block ends too early for some, it counts as written up to there."""
+
+    def put(self, data: bytes) -> int | None:
+        """Keep these; returns where they are, None where they do not fit."""
+        length, room = len(data), self._room
+        if length > room:
+            return None
+        start = self._written % room
+        if start + length > room:
+            self._written += room - start
+            start = 0
+        place = self._written
+        self._written += length
+        block = self._block or self._made()
+        block[start : start + length] = data
+        return place
+
+    def get(self, place: int, length: int) -> bytes | None:
+        """What was kept there; None where it was overwritten."""
+        if self._block is None or self._written - place > self._room:
+            return None
+        start = place % self._room
+        return self._block[start : start + length]
+
+    def _made(self) -> mmap.mmap:
+        made = self._block = mmap.mmap(-1, self._room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            made.madvise(mmap.MADV_HUGEPAGE)
+        return made

@@ -1,10 +1,10 @@
 """The ledger: pods that are on a node, or on their way there, and that its samples do not show yet.
 
-An extender is never told which node was chosen. It knows which nodes it judged best for a pod, and later sees
-the pod bound. Between the two the pod is assumed on those best nodes, in equal shares; at the binding it is
+kube-scheduler does not tell an extender which node it chose. The extender knows which nodes it scored best for a pod,
+and later sees the pod bound. In between, the pod counts on those best nodes, in equal shares; at the binding it is
 entered on its node; and it leaves when a sample's window lies wholly after the binding, when it has been there
-too long, or when the pod ends. Of pods that the API server has not shown, somebody who asks might have made them
-up: of one caller only a few are assumed at a time. No clock here: the time is an argument.
+too long, or when the pod ends. A caller could make up pods that the API server has not shown: only a few such pods
+of one caller count at a time. Time is an argument.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from colocate.load.settings import LedgerSettings
 from colocate.model.load import NOTHING, Amount, PodUsage
 
 WHOLE = 720_720
-"""A pod, in parts that divide evenly among up to 16 nodes: sums stay exact in whatever order they are made."""
+"""A whole pod in parts that divide evenly among up to 16 nodes, so that sums are exact in any order."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ class LedgerEntry(msgspec.Struct, frozen=True):
     share: int = WHOLE
     prod: bool = False
     request: Amount = NOTHING
-    """Of a pod that is assumed here; that of one that is bound is counted with the pods of its node."""
+    """The request of an assumed pod; that of a bound pod counts with the pods of its node."""
     limit: Amount = NOTHING
-    """The same."""
+    """The limit of an assumed pod."""
 
 
 class Assumption(msgspec.Struct, frozen=True):
@@ -43,22 +43,22 @@ class Assumption(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     demand: Demand
     vouched_by: str = ""
-    """Who alone says that there is such a pod; empty where the API server shows it."""
+    """The caller that asked about the pod; empty once the API server shows it."""
 
 
 class Unseen(msgspec.Struct, frozen=True):
-    """What a node's entries add up to."""
+    """Sums over a node's entries."""
 
     amount: Amount = NOTHING
     prod: Amount = NOTHING
     packing_cpu: int = 0
     share: int = 0
     requested: Amount = NOTHING
-    """By pods that are assumed here."""
+    """The requests of pods that are assumed here."""
     limits: Amount = NOTHING
-    """Of the same."""
+    """The limits of pods that are assumed here."""
     assumed: Amount = NOTHING
-    """What the same are estimated to use; it is in `amount`, too."""
+    """The estimates of pods that are assumed here; `amount` contains them, too."""
 
     @property
     def pods(self) -> float:
@@ -69,7 +69,7 @@ NONE_UNSEEN = Unseen()
 
 
 class Ledger:
-    """Entries by node. Every change answers with the nodes that it touched."""
+    """Entries by node. Every change returns the nodes that it touched."""
 
     def __init__(self, settings: LedgerSettings) -> None:
         self._settings = settings
@@ -77,9 +77,9 @@ class Ledger:
         self._assumed: dict[str, dict[str, LedgerEntry]] = {}
         self._nodes: dict[str, str] = {}
         self._assumptions: dict[str, Assumption] = {}
-        """In the order of their times: time does not go back, and where the clock does, all of them follow it."""
+        """Ordered by time; when the clock is set back, all of them are."""
         self._vouched: Counter[str] = Counter()
-        """How many of these each caller vouches for."""
+        """By caller, the number of its assumptions."""
         self._next_expiry = float("inf")
         self._next_bound_expiry = float("inf")
 
@@ -100,8 +100,8 @@ class Ledger:
     def assume(
         self, uid: str, nodes: Sequence[str], demand: Demand, now: float, vouched_by: str = ""
     ) -> set[str]:
-        """The pod was judged, and these nodes came out best. Too many of them, and it is assumed nowhere; nor where
-        a caller alone vouches for it, and does so for too many already."""
+        """Count a judged pod on its best nodes. It counts nowhere if these are too many, or if only a caller vouches
+        for it and already does so for too many pods."""
         if uid in self._nodes or not uid:
             return set()
         touched = self.withdraw(uid)
@@ -129,7 +129,7 @@ class Ledger:
         return touched | set(nodes)
 
     def withdraw(self, uid: str) -> set[str]:
-        """What was assumed of the pod holds no more; where it is bound it stays."""
+        """Drop what was assumed of the pod; a bound pod stays."""
         assumption = self._assumptions.pop(uid, None)
         if assumption is None:
             return set()
@@ -164,7 +164,7 @@ class Ledger:
         return shown
 
     def expire(self, now: float) -> set[str]:
-        """Entries leave that have been here too long. Costs nothing while there are none."""
+        """Remove entries that have been here too long. Costs nothing while there are none."""
         if now < self._next_expiry:
             return set()
         touched: set[str] = set()
@@ -179,7 +179,7 @@ class Ledger:
         return touched
 
     def set_back(self, now: float) -> None:
-        """The clock was ahead: what was entered meanwhile was entered now, or it would stay for too long."""
+        """The clock was ahead: count entries of the future from now, or they would stay for too long."""
         for uid, assumption in self._assumptions.items():
             self._assumptions[uid] = msgspec.structs.replace(assumption, since=min(assumption.since, now))
         for of_node in (*self._bound.values(), *self._assumed.values()):
@@ -193,8 +193,8 @@ class Ledger:
         return node in self._assumed
 
     def unseen(self, node: str, usage: Callable[[str], PodUsage | None], *, assumed: bool = True) -> Unseen:
-        """What the node's entries add up to, with or without those that are only assumed there: of a pod that is
-        measured already, only what is still to come."""
+        """The sums over the node's entries, with or without assumed ones. Of a pod that is measured already, only the
+        rest of its estimate counts."""
         bound, coming = self._bound.get(node), self._assumed.get(node) if assumed else None
         if not bound and not coming:
             return NONE_UNSEEN
@@ -206,7 +206,7 @@ class Ledger:
             missing_memory = max(0, entry.estimate.memory - used.memory)
             cpu += missing_cpu
             memory += missing_memory
-            # A bound pod that nobody measures as prod is guessed at where all pods of a node are summed.
+            # A bound prod pod that is not measured counts in PodTotals.prod_guessed.
             if entry.prod and (entry.uid in self._assumptions or (measured is not None and measured.prod)):
                 prod_cpu += missing_cpu
                 prod_memory += missing_memory
@@ -230,7 +230,7 @@ class Ledger:
 
     @property
     def nodes(self) -> Set[str]:
-        """Where pods are entered."""
+        """The nodes that have bound pods in the ledger."""
         return self._bound.keys()
 
     @property
@@ -242,7 +242,7 @@ class Ledger:
         return next(iter(self._assumptions.values()), None)
 
     def _look_ahead(self) -> None:
-        """When the next entry expires: of a burst of pods one after the other does, and none may look at all."""
+        """Note when the next entry expires, so that a burst of expiries does not scan all entries each time."""
         first = self._first_assumption
         assumed = first.since + self._settings.assumed_expiry if first else float("inf")
         self._next_expiry = min(assumed, self._next_bound_expiry)

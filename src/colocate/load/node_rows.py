@@ -13,11 +13,11 @@ class ResourceRow(msgspec.Struct, frozen=True):
     """One resource, in percent."""
 
     used: float | None
-    """Of the capacity; None without a fresh sample."""
+    """Percent of the capacity in use; None without a fresh sample."""
     requested: float
-    """Of what pods can have, by those that are bound: as kubectl describe has it."""
+    """Percent of the room that bound pods request, as in kubectl describe."""
     unseen: float
-    """Of the same, what the ledger counts for pods that the samples do not show yet, and for those on their way."""
+    """Percent of the room that the ledger counts for pods that samples do not show yet, assumed pods included."""
 
 
 class NodeRow(msgspec.Struct, frozen=True):
@@ -29,11 +29,11 @@ class NodeRow(msgspec.Struct, frozen=True):
     age: float | None
     unseen_pods: float
     heat: int | None = None
-    """0 to 4, as it shows it by taints; None where nobody knows."""
+    """0 to 4, as its taints show it; None where it is unknown."""
 
 
 def top(table: LoadTable, heats: Mapping[str, int] | None = None) -> list[NodeRow]:
-    """With the heat of nodes where that is known."""
+    """Rows of all nodes; `heats` is the heat of nodes where it is known."""
     shown, rows = heats or {}, []
     for name, pressure in pressures(table).items():
         terms, requested = table.terms(name), table.pods.on(name).requested

@@ -1,7 +1,7 @@
 """A recording of a cluster: which nodes there were, which pods came and went where, what each used. Data only.
 
 It is made from snapshots, taken one after the other, and read by a replay. Uses are kept as they were seen, in arrays
-of four-byte numbers; names can be replaced by hashes that nobody else can make. A recording is bounded, and so is
+of four-byte numbers; names can be replaced by keyed hashes. A recording is bounded, and so is
 what is read from a file before it is understood.
 """
 
@@ -50,7 +50,7 @@ class RecordedPod(msgspec.Struct, frozen=True):
     cpu: bytes
     """Millicores by snapshot, from `first` to `last`; -1 where it was not measured."""
     memory: bytes
-    """The same in MiB."""
+    """MiB by snapshot, from `first` to `last`; -1 where it was not measured."""
 
 
 class RecordedNode(msgspec.Struct, frozen=True):
@@ -63,7 +63,7 @@ class RecordedNode(msgspec.Struct, frozen=True):
 
 class LoadRecording(msgspec.Struct, frozen=True):
     times: tuple[float, ...]
-    """Of the snapshots."""
+    """When each snapshot was taken."""
     settings: LoadSettings
     nodes: tuple[RecordedNode, ...]
     pods: tuple[RecordedPod, ...]
@@ -71,7 +71,7 @@ class LoadRecording(msgspec.Struct, frozen=True):
 
 
 class _RecordingFile(msgspec.Struct, frozen=True):
-    """The same as it is read: whoever has written it, what it has too much of is not made into objects."""
+    """A recording as it is read: nodes and pods beyond the bounds stay undecoded."""
 
     times: Annotated[tuple[float, ...], msgspec.Meta(max_length=_MOST_SNAPSHOTS)]
     settings: LoadSettings
@@ -99,7 +99,7 @@ class LoadRecorder:
         self._settings = LoadSettings()
 
     def __len__(self) -> int:
-        """Bytes, nearly, as they are written before they are compressed."""
+        """Bytes before compression, about."""
         samples = sum(8 * len(cpu) for cpu, _ in self._loads.values())
         samples += sum(8 * len(track.cpu) for track in self._running.values())
         samples += sum(2 * len(pod.cpu) for pod in self._ended)
@@ -182,7 +182,7 @@ def _recorded(track: _PodTrack, last: int) -> RecordedPod:
 
 
 def hashing(key: bytes) -> Hide:
-    """Replaces names by hashes that only whoever has the key can make: the same name is the same hash."""
+    """Replaces names by keyed hashes: equal names have equal hashes."""
     known: dict[str, str] = {}
 
     def hide(name: str) -> str:
@@ -235,7 +235,7 @@ def decode_recording(data: bytes, source: str) -> LoadRecording:
 
 
 def _unpacked(packed: memoryview, source: str) -> bytearray:
-    """Bit by bit: all of it at once would be there twice."""
+    """In pieces: the whole text would be in memory twice."""
     reader = zlib.decompressobj()
     text = bytearray()
     rest: bytes | memoryview = packed

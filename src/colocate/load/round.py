@@ -1,27 +1,117 @@
-"""What follows from one round of samples: levels, terms and scores, worked out when asked for, or ahead in steps.
+"""Levels, terms and scores that follow from one round of samples, computed when asked for, or ahead in steps.
 
-`TableState` is what holds whatever the samples say. `Round` reads it. Which facts change, and what is then to be
-worked out again, is the table's decision.
+`TableState` holds the facts that outlive a round. `Round` reads it, and keeps what it computed until the table drops
+it because a fact changed. `Scorer` weighs the policies of a mix.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
-from colocate.load.calibration import Calibration
-from colocate.load.demand import Demand
+from colocate.load.demand import Calibration, Demand
 from colocate.load.ledger import Ledger, Unseen
-from colocate.load.pods import Pods
-from colocate.load.policies import RealUsage, min_max
-from colocate.load.scorer import ScoreColumn, ScoreColumns, Scorer
+from colocate.load.pods import Pods, PodTotals
+from colocate.load.policies import NodePolicy, RealUsage, min_max, policy
 from colocate.load.settings import LoadSettings, Mix, PolicyName
-from colocate.load.terms import NOT_MEASURED, Levels, NodeTerms, PodTotals, node_terms
-from colocate.load.typical import Level, Typical, level, typical
+from colocate.load.terms import NOT_MEASURED, Level, Levels, NodeTerms, Typical, level, node_terms, typical
 from colocate.model.load import NO_SAMPLES, NOTHING, NodeFacts, NodeLoad, Usage
+
+_COLUMNS = 128
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+_NO_NODE = ""
+"""Stands for every name that is no node's: they share one value."""
+
+
+class ScoreColumn(dict[str, V]):
+    """Values by node, each computed when it is first asked for; one for all names that are no node's."""
+
+    def __init__(self, work_out: Callable[[str], V], known: Callable[[str], bool]) -> None:
+        super().__init__()
+        self._work_out = work_out
+        self._known = known
+
+    def __missing__(self, name: str) -> V:
+        if name != _NO_NODE and not self._known(name):
+            return self[_NO_NODE]
+        value = self[name] = self._work_out(name)
+        return value
+
+
+class ScoreColumns(Generic[K, V]):
+    """The columns used last. Pods of a deployment share one; it outlives bindings, which change one node each."""
+
+    def __init__(self) -> None:
+        self._columns: OrderedDict[K, ScoreColumn[V]] = OrderedDict()
+        self._in_use: dict[K, ScoreColumn[V]] = {}
+        """Columns that were asked for since all were cleared; the others are empty."""
+
+    def get(self, key: K, make: Callable[[], ScoreColumn[V]]) -> ScoreColumn[V]:
+        column = self._columns.get(key)
+        if column is None:
+            column = self._columns[key] = make()
+            if len(self._columns) > _COLUMNS:
+                forgotten, _ = self._columns.popitem(last=False)
+                self._in_use.pop(forgotten, None)
+        else:
+            self._columns.move_to_end(key)
+        self._in_use[key] = column
+        return column
+
+    def latest(self, most: int) -> list[K]:
+        """The keys of the columns used last, the very last at the end."""
+        return list(self._columns)[-most:]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Drop what is kept of these nodes."""
+        for name in names:
+            for column in self._in_use.values():
+                column.pop(name, None)
+
+    def clear(self) -> None:
+        # The keys are kept: a deployment goes on for a while.
+        for column in self._in_use.values():
+            column.clear()
+        self._in_use.clear()
+
+
+class Scorer:
+    """A mix of policies."""
+
+    def __init__(self, mix: Mix, settings: LoadSettings) -> None:
+        self.mix = mix
+        self.absolute: list[tuple[PolicyName, NodePolicy, int]] = []
+        self.relative: list[tuple[PolicyName, RealUsage, int]] = []
+        for part in mix:
+            made = policy(part.policy, settings)
+            if isinstance(made, RealUsage):
+                self.relative.append((part.policy, made, part.weight))
+            else:
+                self.absolute.append((part.policy, made, part.weight))
+        self.weights = sum(part.weight for part in mix)
+
+    def of_node(self, node: NodeTerms, pod: Demand) -> int:
+        """The weighted sum over policies that judge the node by itself; the score, if the mix has no others."""
+        total = 0
+        for _, each, weight in self.absolute:
+            total += weight * each.score(node, pod)
+        return total if self.relative else total // self.weights
+
+    def with_ranks(self, sums: Sequence[int], ranks: Sequence[Sequence[int]]) -> list[int]:
+        """The candidates' scores, from the sums of `of_node` and their ranks by each relative policy."""
+        totals = list(sums)
+        for (_, _, weight), scores in zip(self.relative, ranks, strict=True):
+            totals = [total + weight * score for total, score in zip(totals, scores, strict=True)]
+        return [total // self.weights for total in totals]
 
 
 class TableState:
-    """The table writes it; every round reads it as it is at that moment."""
+    """The facts of a table. The table writes them; every round reads them as they are."""
 
     def __init__(self, settings: LoadSettings, calibration: Calibration) -> None:
         self.settings = settings
@@ -30,7 +120,7 @@ class TableState:
         self.pods = Pods(settings, calibration)
         self.ledger = Ledger(settings.ledger)
         self.scorers: dict[Mix, Scorer] = {}
-        """Of every mix that was asked for."""
+        """By mix."""
 
     def scorer(self, mix: Mix) -> Scorer:
         scorer = self.scorers.get(mix)
@@ -40,20 +130,20 @@ class TableState:
 
 
 _LOG_BEYOND_NODES = 1000
-"""How many terms may be made anew, beyond one for every node, until a log is begun again."""
+"""Terms that a log may hold beyond two for every node before another is begun."""
 _STEP = 100
-"""Nodes that one step of work looks at: a millisecond or two."""
+"""Nodes in one step of work, which takes a millisecond or two."""
 _DEMANDS_AHEAD = 8
-"""Of so many demands, those of the pods judged last, the scores are worked out ahead."""
+"""The number of last used demands whose scores are computed ahead."""
 
 
 class Round:
-    """The table has one, and while new samples are worked in, another that nobody is answered by yet."""
+    """The table answers from one round; while new samples are worked in, it prepares another."""
 
     def __init__(self, state: TableState, loads: dict[str, NodeLoad]) -> None:
         self.loads = loads
         self.next_stale = float("inf")
-        """When the next sample is too old."""
+        """When the next sample expires."""
         self.log: list[NodeTerms] = []
         """All terms of nodes that were made since everything changed: see `decision`."""
         self._state = state
@@ -82,7 +172,7 @@ class Round:
         return made
 
     def bound_terms(self, name: str) -> NodeTerms:
-        """A node's terms by the pods that are bound there alone. They are made anew each time, for few ask."""
+        """A node's terms by the pods that are bound there alone. Computed each time: they are seldom asked for."""
         supposed = self._typical or self._settle()
         state = self._state
         bound = state.ledger.unseen(name, state.pods.usage, assumed=False)
@@ -120,9 +210,9 @@ class Round:
         return scorer.with_ranks(sums, ranks)
 
     def work_ahead(self, before: "Round", now: float) -> Iterator[None]:
-        """All that the next requests will likely ask for, if they are like those that the round before this had.
+        """Compute what the next requests will likely ask for, judging by those of the round before.
 
-        What changes meanwhile is left to them.
+        What changes meanwhile is computed by the request that needs it.
         """
         yield from self._settling(now)
         every = steps(list(self._state.nodes))
@@ -142,14 +232,14 @@ class Round:
                 yield
 
     def drop(self, names: Iterable[str]) -> None:
-        """What is known of these nodes is no longer so."""
+        """Drop what is kept of these nodes."""
         for name in names:
             self._terms.pop(name, None)
         self._columns.drop(names)
         self._values.drop(names)
 
     def clear(self) -> None:
-        """Nothing but the samples is left."""
+        """Drop all but the samples."""
         self._typical = None
         self._terms.clear()
         self.log = []
@@ -173,13 +263,13 @@ class Round:
 
     def _write(self, made: NodeTerms) -> None:
         if len(self.log) > 2 * len(self._state.nodes) + _LOG_BEYOND_NODES:
-            # Whoever remembers the old one still can; nobody needs to hold all of it for one answer.
+            # Earlier answers keep the old log. Answers from now on need not hold all of it.
             self.log = list(self._terms.values())
         else:
             self.log.append(made)
 
     def _settle(self) -> Typical:
-        """How loaded nodes are by fresh samples, the typical one too, and when the next sample is too old."""
+        """Compute the levels of all nodes, the typical node, and when the next sample expires."""
         for _ in self._settling(self._state.now):
             pass
         assert self._typical is not None
@@ -212,7 +302,7 @@ class Round:
 
 
 def _with_assumed(placed: PodTotals, unseen: Unseen) -> PodTotals:
-    """Pods that are on their way to a node ask as much of it as those that are there."""
+    """Add the requests of pods that are assumed on the node."""
     if unseen.requested == NOTHING and unseen.limits == NOTHING and unseen.assumed == NOTHING:
         return placed
     return msgspec.structs.replace(

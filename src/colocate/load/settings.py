@@ -1,15 +1,32 @@
-"""How nodes are judged: every setting of this room, with what it is by default and what it is for."""
+"""How nodes are judged: every setting of load, with its default, its range and its purpose.
+
+`JudgingSettings` is what a configuration file and a snapshot have in common; the file's section `load` adds its
+policies as text, `LoadSettings` as mixes.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from colocate.errors import UserError
-from colocate.model.load import Aggregation, NodeLoad, PerResource, UsageThresholds
+from colocate.model.load import WEEK, Aggregation, NodeLoad, PerResource, UsageThresholds
+from colocate.model.ranges import Range
 
 DEFAULT_SCHEDULER = "default-scheduler"
 """What the API server enters for pods that name no scheduler."""
+
+Percent = Annotated[int, Range(0, 100)]
+UpToWeek = Annotated[float, Range(0, WEEK)]
+Millicores = Annotated[int, Range(0, 1_000_000)]
+Fraction = Annotated[float, Range(0, 1)]
+Weight = Annotated[int, Range(0, 1000)]
+UpToTen = Annotated[float, Range(0, 10)]
+UpToHundred = Annotated[float, Range(0, 100)]
+HotPercent = Annotated[float, Range(1, 100)]
+Floor = Annotated[float, Range(0.01, 1)]
+"""Never 0: real use is divided by it."""
 
 
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -61,12 +78,12 @@ def mix(text: str) -> Mix:
 
 
 class MissingScore(StrEnum):
-    """What a node without a fresh sample is worth."""
+    """How a node without a fresh sample is scored."""
 
     NEUTRAL = "neutral"
-    """It is judged as if it were as loaded as the median of the nodes with samples."""
+    """As if its load were the median of the nodes with samples."""
     LOWEST = "lowest"
-    """As little as the policy's original gives it, mostly 0."""
+    """As low as the policy's original scores it, mostly 0."""
 
 
 class MissingFilter(StrEnum):
@@ -77,13 +94,13 @@ class MissingFilter(StrEnum):
     """Not once its samples have expired; a node that never had any is let through, as Koordinator does."""
     CLOSED = "closed"
     LAST_SAMPLE = "last-sample"
-    """It is judged by the samples that have expired, as Koordinator does where it is told not to filter by age."""
+    """Judge it by its expired samples, as Koordinator does where it is told not to filter by age."""
 
 
 class Staleness(_Settings, frozen=True):
-    """When a sample is too old, and what becomes of the node then."""
+    """When a sample is too old, and how its node is treated then."""
 
-    after: float = 180.0
+    after: UpToWeek = 180.0
     """Seconds; 0 for never."""
     score: MissingScore = MissingScore.NEUTRAL
     filter: MissingFilter = MissingFilter.OPEN
@@ -92,8 +109,8 @@ class Staleness(_Settings, frozen=True):
         return self.after > 0 and age >= self.after
 
     def sampled_at(self, load: NodeLoad, now: float) -> float | None:
-        """When the older of the samples that count was taken: what happened later may not be in them. Where all
-        have expired, when the last was taken; None where there never was one."""
+        """When the older of the fresh samples was taken: later events may be missing from them. Where all samples
+        have expired, the time of the last; None where there never was one."""
         times = [usage.time for usage in (load.cpu, load.memory) if usage is not None]
         fresh = [time for time in times if not self.expired(now - time)]
         return min(fresh) if fresh else max(times, default=None)
@@ -103,94 +120,90 @@ class LedgerSettings(_Settings, frozen=True):
     """How pods are counted that the samples do not show yet."""
 
     window: float = 60.0
-    """Seconds by which a sample must be younger than a binding to show all of the pod: the range of the
-    query's average, or the time from one report to the next."""
-    expiry: float = 900.0
-    """Seconds after which a pod is no longer counted, whatever the samples say; 0 for never."""
-    assumed_expiry: float = 10.0
-    """Seconds for which a pod that was judged, and is not yet seen bound, is counted where it will go."""
-    assumed_nodes: int = 16
-    """A pod that may go to more nodes than this is assumed on none: nothing can herd there."""
-    vouched_pods: int = 50
-    """Pods that the API server has not shown and one caller asks about, that are assumed at a time."""
-    least_percent: float = 1.0
-    """Of the node, per pod: many small pods at once are a herd too, and their estimates a guess."""
-    least_percent_bound: float = 25.0
-    """Where counting by number alone ends."""
+    """Seconds from a binding to the first sample that shows all of the pod: the range of the query's average, or
+    the time from one report to the next."""
+    expiry: UpToWeek = 900.0
+    """Seconds after which a pod is no longer counted, whatever the samples show; 0 for never."""
+    assumed_expiry: UpToWeek = 10.0
+    """Seconds for which a pod that was scored but not yet seen bound counts on its best nodes."""
+    assumed_nodes: Annotated[int, Range(0, 16)] = 16
+    """A pod with more best nodes than this counts on none of them: it spreads by itself."""
+    vouched_pods: Annotated[int, Range(0, 10_000)] = 50
+    """Pods that one caller may have counted at a time before the API server shows them."""
+    least_percent: UpToHundred = 1.0
+    """Percent of the node that each pod counts for at least: many small pods add up, and estimates are guesses."""
+    least_percent_bound: UpToHundred = 25.0
+    """Percent of the node at which counting by `least_percent` ends."""
     wait_for_pod_usage: bool = False
-    """For sources that report every pod: a pod is counted until its own usage is reported."""
+    """For sources that report every pod: count a pod until its own usage is reported."""
 
 
 class EstimateSettings(_Settings, frozen=True):
-    """What a pod will use, before it is seen: so much of its limit, or request where that is greater."""
+    """What a pod will use before it is measured: a percentage of its limit, or of its request if that is greater."""
 
-    cpu_percent: int = 85
-    memory_percent: int = 70
-    default_cpu: int = 250
-    default_memory: int = 200 << 20
+    cpu_percent: Annotated[int, Range(0, 1000)] = 85
+    memory_percent: Annotated[int, Range(0, 1000)] = 70
+    default_cpu: Millicores = 250
+    default_memory: Annotated[int, Range(0, 1 << 50)] = 200 << 20
     obey_annotation: bool = False
-    """Whether a pod's own percents count."""
+    """Whether percentages in a pod's annotation are used."""
     defaults_by_class: bool = False
-    """Whether pods are estimated by their class, as Koordinator does: those of batch and mid by what they ask in
-    resources of that name alone, those of mid without defaults, and those of free as using nothing, whatever they
-    ask."""
+    """Whether to estimate by priority class, as Koordinator does: batch and mid pods by their batch and mid resources
+    alone, mid pods without defaults, and free pods as using nothing."""
     calibrate: bool = True
-    """Whether what an owner's earlier pods really used corrects the estimate."""
+    """Whether the measured use of an owner's earlier pods corrects the estimate."""
 
 
 class BalancedSettings(_Settings, frozen=True):
     aggregation: Aggregation | None = None
-    """A percentile over a window, by which a node is taken to be loaded where it is more than its use now."""
-    window: float = 0.0
-    """Seconds; 0 for the longest that there is."""
-    deviations: float = 0.0
-    """How many standard deviations of its own samples above its average a node is taken to be loaded."""
-    pod_deviations: float = 1.0
-    """How many standard deviations of its pods, as their owners' pods are known to go up and down."""
-    dominant_percent: int = 50
-    """How much the more loaded resource counts by itself; the rest is the mean of both."""
-    overshoot: float = 0.3
-    """How fast a score falls with the percentage by which a node is expected to be beyond hot; 0: the score is what
-    is left of the pressure to 100."""
-    hot_cpu: float = 80.0
+    """A percentile over a window; it counts where it is higher than the use now."""
+    window: UpToWeek = 0.0
+    """Seconds; 0 for the longest window that is measured."""
+    deviations: UpToTen = 0.0
+    """Standard deviations of a node's samples that are added to its average."""
+    pod_deviations: UpToTen = 1.0
+    """Standard deviations of its pods' use that are added, as learned for their owners."""
+    dominant_percent: Percent = 50
+    """Weight of the more loaded resource; the rest is the mean of both."""
+    overshoot: UpToTen = 0.3
+    """How fast a score falls with the percentage by which a node is expected to be beyond hot; 0: the score is
+    100 less the pressure."""
+    hot_cpu: HotPercent = 80.0
     """The percentage from which on a node's CPU is hot."""
-    hot_memory: float = 85.0
+    hot_memory: HotPercent = 85.0
+    """The percentage from which on a node's memory is hot."""
 
 
 class PackingSettings(_Settings, frozen=True):
-    target_percent: int = 40
-    multiplier: float = 1.5
-    """Of a request, where a container states no limit."""
-    default_cpu: int = 1000
-
-    def __post_init__(self) -> None:
-        if not 0 < self.target_percent < 100:
-            raise ValueError(f"the target is {self.target_percent} percent; it must lie between 1 and 99")
+    target_percent: Annotated[int, Range(1, 99)] = 40
+    multiplier: UpToHundred = 1.5
+    """Multiplies the request of a container that states no limit."""
+    default_cpu: Millicores = 1000
 
 
 class RiskBalancingSettings(_Settings, frozen=True):
-    margin: float = 1.0
-    sensitivity: float = 1.0
+    margin: UpToHundred = 1.0
+    sensitivity: UpToHundred = 1.0
 
 
 class OvercommitmentSettings(_Settings, frozen=True):
-    smoothing_window: int = 5
-    """How many samples were averaged into each that is measured: averaging hides deviation."""
-    cpu_limit_weight: float = 0.5
-    memory_limit_weight: float = 0.5
+    smoothing_window: Annotated[int, Range(1, 1_000_000)] = 5
+    """How many samples are averaged into each measured value: averaging hides deviation."""
+    cpu_limit_weight: Fraction = 0.5
+    memory_limit_weight: Fraction = 0.5
 
 
 class LoadAwareSettings(_Settings, frozen=True):
-    cpu_weight: int = 1
-    memory_weight: int = 1
-    dominant_weight: int = 0
+    cpu_weight: Weight = 1
+    memory_weight: Weight = 1
+    dominant_weight: Weight = 0
     by_prod_usage: bool = False
-    """Whether pods of the class prod are judged by what prod pods use."""
+    """Whether prod pods are judged by the use of prod pods alone."""
     aggregation: Aggregation | None = None
-    window: float = 0.0
+    window: UpToWeek = 0.0
     estimates_alone: bool = False
-    """Whether a node without that aggregation over its window, or the filter's, is judged by what its pods are
-    estimated at, whatever is measured of it, as Koordinator does."""
+    """Whether a node without that aggregation over its window, or the filter's, is judged by the estimates of its
+    pods alone, even if it is measured, as Koordinator does."""
 
 
 class AllHot(StrEnum):
@@ -203,25 +216,24 @@ class AllHot(StrEnum):
 
 class FilterSettings(_Settings, frozen=True):
     enabled: bool = False
-    thresholds: UsageThresholds = UsageThresholds(usage=PerResource(65, 95))
+    thresholds: Annotated[UsageThresholds, Range(0, 100)] = UsageThresholds(usage=PerResource(65, 95))
     all_hot: AllHot = AllHot.SPREAD
 
 
 class OversellSettings(_Settings, frozen=True):
     """How far a node's requested share may shrink because its pods use less than they request."""
 
-    cpu_target: float = 0.6
-    memory_target: float = 0.8
-    cpu_floor: float = 0.4
-    memory_floor: float = 0.8
-    most: float = 2.0
-    """No node is ever taken for more than so many times its size."""
+    cpu_target: Fraction = 0.6
+    memory_target: Fraction = 0.8
+    cpu_floor: Floor = 0.4
+    memory_floor: Floor = 0.8
+    most: Annotated[float, Range(1, 100)] = 2.0
+    """The greatest ratio: no node counts as more times its size than this."""
 
 
-class LoadSettings(_Settings, frozen=True):
-    policy: Mix = (Weighted(PolicyName.BALANCED),)
-    policies: Mapping[str, Mix] = {}
-    """By the scheduler name of pods, where some are judged otherwise."""
+class JudgingSettings(_Settings, frozen=True, kw_only=True):
+    """How the policies, the filter and the ledger judge; docs/load-policies.md explains each section."""
+
     staleness: Staleness = Staleness()
     ledger: LedgerSettings = LedgerSettings()
     estimate: EstimateSettings = EstimateSettings()
@@ -233,10 +245,18 @@ class LoadSettings(_Settings, frozen=True):
     load_aware: LoadAwareSettings = LoadAwareSettings()
     oversell: OversellSettings = OversellSettings()
 
+
+class LoadSettings(JudgingSettings, frozen=True):
+    """All that a decision needs to know, as snapshots and recordings keep it."""
+
+    policy: Mix = (Weighted(PolicyName.BALANCED),)
+    policies: Mapping[str, Mix] = {}
+    """By the scheduler name of pods, where some are judged by other policies."""
+
     def __post_init__(self) -> None:
         if not all((self.policy, *self.policies.values())):
             raise ValueError("a mix of policies is empty; give at least one")
 
     def policy_of(self, scheduler_name: str) -> Mix:
-        """By what pods of that scheduler are judged; a pod that names none has the one that it gets by default."""
+        """The mix for pods of that scheduler; a pod that names none has the default scheduler."""
         return self.policies.get(scheduler_name or DEFAULT_SCHEDULER, self.policy)

@@ -1,4 +1,4 @@
-"""All that a decision follows from, as data: written in one place, it gives the same answers in any other."""
+"""All facts of a table as data, from which any other process gives the same answers."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 
 from colocate.errors import UserError
-from colocate.load.calibration import AS_ESTIMATED, Calibration, Learned, Ratio
+from colocate.load.demand import AS_ESTIMATED, Calibration, Learned, Ratio
 from colocate.load.ledger import Assumption
-from colocate.load.outlook import Departed
+from colocate.load.pods import Departed
 from colocate.load.settings import LoadSettings
 from colocate.load.table import LoadTable
 from colocate.model.load import BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
@@ -35,7 +35,7 @@ class LoadSnapshot(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     assumptions: tuple[Assumption, ...] = ()
     learned: tuple[Learned, ...] = ()
     overall: Ratio = AS_ESTIMATED
-    """What is learned of all owners' pods together."""
+    """The ratio for pods of unknown owners."""
     departed: dict[str, tuple[Departed, ...]] = {}
     """By node, the pods that its samples may still show."""
     version: int = VERSION
@@ -60,7 +60,7 @@ def take(table: LoadTable) -> LoadSnapshot:
 
 
 def without(snapshot: LoadSnapshot, pod: PodFacts) -> LoadSnapshot:
-    """The same without that pod, by its uid or its name: where it runs, it would count against itself."""
+    """The snapshot without that pod, by uid or name: where it runs, it would count against itself."""
     pods = tuple(one for one in snapshot.pods if pod.uid != one.pod.uid and pod.key != one.pod.key)
     return msgspec.structs.replace(snapshot, pods=pods)
 
@@ -86,7 +86,7 @@ def encode(snapshot: LoadSnapshot) -> bytes:
 
 
 def pieces(snapshot: LoadSnapshot, most: int = 1000) -> Iterator[bytes]:
-    """The same text bit by bit, each of at most so many pods or nodes: all of a large cluster takes a second."""
+    """The encoded snapshot in pieces of at most `most` pods or nodes: encoding a large cluster takes a second."""
     before = b"{"
     for name in snapshot.__struct_fields__:
         yield before + msgspec.json.encode(name) + b":"

@@ -1,17 +1,15 @@
-"""The table: facts come in, and what follows from them is kept up to date; what that is, `round` says.
+"""The table: takes facts in, and drops from its `Round` what no longer follows from them.
 
-A change of a fact costs what it touches: a pod its node, a batch of samples every node. A request costs one
-look-up per candidate, once a pod of the same demand has been judged. New samples can be worked in step by step,
-beside what is known, so that no request pays for them. Time is an argument.
+A changed pod costs the work for its node, a batch of samples the work for every node. A request costs one look-up per
+candidate, once a pod of the same demand has been judged. New samples can be worked in step by step, beside the round
+that answers requests, so that no request waits for them. Time is an argument.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from colocate.load.calibration import Calibration, Ratio
-from colocate.load.demand import Demand
+from colocate.load.demand import Calibration, Demand, Ratio
 from colocate.load.ledger import Ledger
-from colocate.load.round import Round, TableState, steps
-from colocate.load.scorer import Scorer
+from colocate.load.round import Round, Scorer, TableState, steps
 from colocate.load.settings import LoadSettings, Mix
 from colocate.load.terms import NodeTerms
 from colocate.model.load import NO_SAMPLES, BoundPod, NodeFacts, NodeLoad, PodFacts, PodUsage
@@ -34,9 +32,9 @@ class LoadTable:
     def add_nodes(self, nodes: Iterable[NodeFacts]) -> None:
         """Nodes that are new, or changed."""
         changed = [node for node in nodes if self._nodes.get(node.name) != node]
-        judged_anew = any(not node.judged_like(self._nodes.get(node.name)) for node in changed)
+        judge_again = any(not node.judged_like(self._nodes.get(node.name)) for node in changed)
         self._nodes.update((node.name, node) for node in changed)
-        if judged_anew:
+        if judge_again:
             self._everything_changed()
 
     def remove_node(self, name: str) -> None:
@@ -55,9 +53,9 @@ class LoadTable:
     def observing(
         self, loads: Mapping[str, NodeLoad], now: float, usages: Mapping[str, PodUsage] | None = None
     ) -> Iterator[None]:
-        """The same in short steps, with what single pods use: until all is worked out, answers are as before.
+        """Take in samples, and what single pods use, in short steps; answers stay as before until the last step.
 
-        Where everything changes meanwhile, nodes for one, the rest is done at once, and worked out when asked for.
+        If everything changes meanwhile, for example a node, the rest is taken in at once and computed when asked for.
         """
         self.advance(now)
         if usages is not None:
@@ -72,13 +70,13 @@ class LoadTable:
                 return
         self._round, self._coming = coming, None
         self.advance(self.now)
-        # What the samples show now is counted twice for some steps more, which is better than not at all.
+        # Pods that the samples show now count twice for some steps, which is better than not at all.
         for step in steps([name for name in loads if name in self._ledger.nodes]):
             self._changed(*self._leave_what_is_shown(step, self.now))
             yield
 
     def observe_pods(self, usages: Mapping[str, PodUsage]) -> None:
-        """What single pods, by uid, are measured to use; those that are not among them are measured no more."""
+        """The measured use of pods, by uid; pods that are missing here are no longer measured."""
         self.pods.measure(usages)
         self._leave_what_is_shown(self.loads, self.now)
         self._everything_changed()
@@ -110,13 +108,14 @@ class LoadTable:
             self._changed(*self._ledger.assume(uid, nodes, demand, now, vouched_by))
 
     def withdraw(self, uid: str) -> None:
-        """A pod is to be judged, perhaps again: what was assumed of it would count against itself."""
+        """Drop what was assumed of a pod that is judged again: it would count against itself."""
         self._changed(*self._ledger.withdraw(uid))
 
     def advance(self, now: float) -> None:
         """Time has passed: samples and entries of the ledger may have expired.
 
-        A clock that was ahead is set right: what counted as expired counts again, and nothing is of the future.
+        After a clock that was ahead is set back, what counted as expired counts again, and nothing lies in the
+        future.
         """
         was, self._state.now = self._state.now, now
         if now < was:
@@ -128,7 +127,7 @@ class LoadTable:
     # --- what follows from them ------------------------------------------------------------------------
 
     def demand(self, pod: PodFacts) -> Demand:
-        """What the pod brings, by what its owner's pods have used so far."""
+        """The pod's demand, corrected by what its owner's pods have used so far."""
         return self.pods.demand(pod)
 
     def terms(self, name: str) -> NodeTerms:
@@ -136,7 +135,7 @@ class LoadTable:
         return self._round.terms(name)
 
     def bound_terms(self, name: str) -> NodeTerms:
-        """A node's terms without pods that are only assumed to come: whoever may ask can make those up."""
+        """A node's terms without pods that are only assumed there: any caller can make up such pods."""
         return self._round.bound_terms(name) if self._ledger.assumes(name) else self._round.terms(name)
 
     def scores(self, mix: Mix, pod: Demand, names: Sequence[str]) -> list[int]:
@@ -165,10 +164,10 @@ class LoadTable:
 
     @property
     def ledger(self) -> Ledger:
-        """To be read; it is written here alone."""
+        """For reading; only the table writes it."""
         return self._ledger
 
-    # --- keeping it so ---------------------------------------------------------------------------------
+    # --- keeping it up to date ---------------------------------------------------------------------------------
 
     def _with(self, loads: Mapping[str, NodeLoad]) -> dict[str, NodeLoad]:
         """All samples, those of nodes that are gone apart."""
@@ -211,7 +210,7 @@ class LoadTable:
         return ledger.wait_for_pod_usage and self.pods.usage(bound.pod.uid) is None
 
     def _leave_what_is_shown(self, names: Iterable[str], now: float) -> list[str]:
-        """Those of the nodes where pods have left the ledger."""
+        """Remove pods that samples show from the ledger; returns the nodes they were on."""
         left = []
         for name in names:
             sampled_at = self._sampled_at(name, now)

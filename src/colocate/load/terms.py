@@ -1,17 +1,20 @@
 """What the policies read of a node: one frozen record, made from its size, samples, pods and ledger entries.
 
-It is made when a fact of that node changes. No other node is looked at, except the typical one, which stands in for
-samples that are missing.
+It is made when a fact of that node changes. No other node is looked at, except the typical one, the median of the
+nodes with fresh samples, which stands in for missing samples. `NodePolicy` is what reads the terms.
 """
 
+import statistics
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
+from colocate.load.demand import Demand
 from colocate.load.ledger import NONE_UNSEEN, Unseen
-from colocate.load.outlook import NOT_MEASURED_BY_POD, PodsMeasured, percents
-from colocate.load.settings import LoadSettings, MissingFilter, MissingScore
-from colocate.load.typical import Level, Typical
+from colocate.load.pods import NOT_MEASURED_BY_POD, NOTHING_PLACED, PodsMeasured, PodTotals, percents
+from colocate.load.settings import BalancedSettings, LoadSettings, MissingFilter, MissingScore
 from colocate.model.go import go_round
 from colocate.model.load import (
     NO_SAMPLES,
@@ -23,6 +26,27 @@ from colocate.model.load import (
     Usage,
     UsageThresholds,
 )
+
+
+class Level(msgspec.Struct, frozen=True):
+    """How loaded one resource is, in percent of the capacity."""
+
+    percent: float
+    deviation: float
+    peak: float
+
+
+HALF = Level(50.0, 0.0, 50.0)
+"""Assumed where nothing at all is measured: nodes then differ by what the ledger knows."""
+
+
+class Typical(msgspec.Struct, frozen=True):
+    """The median, of each number by itself."""
+
+    cpu: Level | None
+    """None where the resource is measured nowhere, and the other one is."""
+    memory: Level | None
+    size: NodeFacts
 
 
 class Freshness(StrEnum):
@@ -38,41 +62,41 @@ class ResourceTerms(msgspec.Struct, frozen=True, gc=False):
     room: int
     """What pods can have of it."""
     percent: float = 0.0
-    """Of the capacity; that of the median node where it is known and not measured."""
+    """Percent of the capacity in use; the typical node's where `known` but not `measured`."""
     deviation: float = 0.0
     peak: float = 0.0
-    """The percent that is likely exceeded seldom: by percentile or deviation, whichever is greater."""
+    """A percent that is seldom exceeded: the greater of percentile and deviation."""
     measured: bool = False
-    """Whether a fresh sample of this node says so."""
+    """Whether `percent` comes from a fresh sample of this node."""
     sampled: bool = False
     """Whether there is a sample of this node, fresh or not."""
     known: bool = False
     """Whether there is a percentage to judge by, measured or supposed."""
     ledger: int = 0
-    """Counted for pods that the samples do not show yet."""
+    """What counts for pods that the samples do not show yet, in millicores or bytes."""
     requested: int = 0
     limits: int = 0
     used: float = 0.0
-    """`percent`, in millicores or bytes, with the ledger's part."""
+    """`percent` in millicores or bytes, plus `ledger`."""
     occupied: float = 100.0
     """The peak in percent of the room, and less than 100 while the node itself has anything free."""
     per_unit: float = 0.0
-    """The percent of the room that one millicore or byte is."""
+    """The percent of the room that one millicore or byte takes."""
     swing: int = 0
-    """By how much what the pods use goes up and down: a standard deviation."""
+    """The standard deviation of the pods' use."""
 
 
 class AwareTerms(msgspec.Struct, frozen=True, gc=False):
-    """A node's use as Koordinator works it out, with pods that are not in the samples yet."""
+    """A node's use as Koordinator computes it, with pods that are not in the samples yet."""
 
     score: Amount = NOTHING
     filter: Amount = NOTHING
-    """No node is refused for the number of its pods: what each counts for at least is not in it."""
+    """Without the least that each pod counts for: no node is refused for the number of its pods."""
     prod: Amount = NOTHING
     unseen: Amount = NOTHING
-    """What is in `filter` for pods that are not in the samples yet."""
+    """The part of `filter` for pods that are not in the samples yet."""
     unseen_prod: Amount = NOTHING
-    """The same of `prod`."""
+    """The part of `prod` for pods that are not in the samples yet."""
 
 
 class NodeTerms(msgspec.Struct, frozen=True, gc=False):
@@ -86,26 +110,13 @@ class NodeTerms(msgspec.Struct, frozen=True, gc=False):
     unseen_pods: float = 0.0
     """How many pods the ledger counts here; one that may go to either of two nodes is half a pod on each."""
     packing_ledger: int = 0
-    """Millicores of those, as target-load-packing predicts them."""
+    """Millicores of those pods, as target-load-packing predicts them."""
     aware: AwareTerms = AwareTerms()
 
     @property
     def known(self) -> bool:
         return self.cpu.known or self.memory.known
 
-
-class PodTotals(msgspec.Struct, frozen=True, gc=False):
-    """What the pods on a node add up to."""
-
-    requested: Amount = NOTHING
-    limits: Amount = NOTHING
-    estimates: Amount = NOTHING
-    prod_usage: Amount = NOTHING
-    prod_guessed: Amount = NOTHING
-    """Of prod pods that nobody measures, whether the ledger has them or not."""
-
-
-NOTHING_PLACED = PodTotals()
 
 Levels = tuple[Level | None, Level | None]
 """How loaded CPU and memory are by fresh samples."""
@@ -167,7 +178,7 @@ def node_terms(
 
 
 def thresholds(facts: NodeFacts, settings: LoadSettings) -> UsageThresholds:
-    """The node's own bounds where it has some, the general ones for the rest."""
+    """The node's own bounds, and the general ones where it states none."""
     general, own = settings.filter.thresholds, facts.thresholds
     if own is None:
         return general
@@ -220,7 +231,7 @@ def _resource(
 
 
 def _by_pods(level: Level | None, now: float | None, settings: LoadSettings) -> Level | None:
-    """The level, with what the pods are measured to use one by one as its peak, unless the settings want another."""
+    """The level with the measured use of its pods as its peak, unless the settings choose another."""
     if level is None or now is None:
         return level
     longer = settings.balanced.aggregation is not None or settings.balanced.deviations > 0
@@ -228,8 +239,8 @@ def _by_pods(level: Level | None, now: float | None, settings: LoadSettings) -> 
 
 
 def _occupied(peak: float, capacity: int, room: int) -> float:
-    """In percent of the room. What the system has for itself counts a little once pods' own room is used up: of two
-    nodes beyond it, the one that is less full is still the better."""
+    """The peak in percent of the room. Once the room is used up, what is left to the system still counts a little, so
+    that the less full of two such nodes scores higher."""
     if room <= 0 or capacity <= 0:
         return 100.0
     left = (100 - peak) / 4 * min(room / capacity, 1.0)
@@ -281,8 +292,8 @@ def _aware_used(
     *,
     alone: bool,
 ) -> int:
-    """What is measured, or supposed where no sample counts, and what the ledger adds; without that aggregation, what
-    all pods are estimated at, where that is more, or alone."""
+    """The measured use, or the typical node's where no sample counts, plus the ledger. Where the aggregation is
+    missing, at least the estimates of all pods, or with `alone` these only."""
     percent, least = terms.percent if usage is None else usage.percent, 0
     if usage is not None and aggregation is not None:
         aggregated = usage.over(aggregation, window)
@@ -293,3 +304,59 @@ def _aware_used(
         elif window:
             least = estimates
     return max(go_round(percent * terms.capacity / 100) + ledger, least)
+
+
+def level(usage: Usage, settings: BalancedSettings) -> Level:
+    """The peak is the greater of the percentile and the average plus deviations, as the settings choose."""
+    peak = usage.percent + settings.deviations * usage.deviation
+    if usage.aggregates and settings.aggregation is not None:
+        peak = max(peak, usage.over(settings.aggregation, settings.window) or 0.0)
+    return Level(usage.percent, usage.deviation, peak)
+
+
+def typical(cpu: Sequence[Level], memory: Sequence[Level], nodes: Iterable[NodeFacts]) -> Typical:
+    sizes = list(nodes)
+    nothing_measured = not cpu and not memory
+    size = NodeFacts("", _size([node.capacity for node in sizes]), _size([node.room for node in sizes]))
+    return Typical(
+        HALF if nothing_measured else _median(cpu), HALF if nothing_measured else _median(memory), size
+    )
+
+
+def _median(levels: Sequence[Level]) -> Level | None:
+    if not levels:
+        return None
+    return Level(
+        statistics.median(each.percent for each in levels),
+        statistics.median(each.deviation for each in levels),
+        statistics.median(each.peak for each in levels),
+    )
+
+
+def _size(amounts: Sequence[Amount]) -> Amount:
+    # The lower median is the size of a real node.
+    return Amount(
+        statistics.median_low([each.cpu for each in amounts]) if amounts else 0,
+        statistics.median_low([each.memory for each in amounts]) if amounts else 0,
+    )
+
+
+class ScorePart(msgspec.Struct, frozen=True):
+    """One number that went into a score."""
+
+    name: str
+    value: float
+    unit: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.value:.2f}{self.unit}"
+
+
+class NodePolicy(Protocol):
+    """Scores a node by itself."""
+
+    def score(self, node: NodeTerms, pod: Demand) -> int:
+        """From 0 to 100."""
+
+    def parts(self, node: NodeTerms, pod: Demand) -> tuple[ScorePart, ...]:
+        """The numbers that the score came from."""

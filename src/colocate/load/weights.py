@@ -1,4 +1,4 @@
-"""How heavily a kube-scheduler should weigh the extender, beside what its own plugins say.
+"""How heavily a kube-scheduler should weigh the extender beside its own plugins.
 
 kube-scheduler adds up, per node, each plugin's score (0 to 100) times its weight, and the extender's score times
 its weight times ten. What the other plugins can say for a node is therefore at most 100 times their weights.
@@ -16,8 +16,8 @@ import msgspec
 from colocate.errors import UserError
 
 DEFAULT_POINTS = 25
-"""Of whoever wants hot nodes to lose in any case. By `balanced` a node with 90 % of its memory in use scores 37 less
-than one with 40 %."""
+"""Points by which hot nodes lose whatever other plugins score. By `balanced` a node with 90 % of its memory in use
+scores 37 less than one with 40 %."""
 PER_POINT = 10
 """kube-scheduler takes an extender's scores for 0 to 10 and brings them to 0 to 100; it bounds nothing."""
 
@@ -40,7 +40,7 @@ DEFAULT_PLUGINS = (
 )
 """As kube-scheduler 1.34 has them when nothing is configured."""
 _MEASURED_WITH = 100 * sum(plugin.weight for plugin in DEFAULT_PLUGINS)
-"""What those can say, beside which a weight of 1 is the best."""
+"""The most points of those plugins; beside them a weight of 1 is best."""
 
 
 class ExtenderWeight(msgspec.Struct, frozen=True):
@@ -48,9 +48,9 @@ class ExtenderWeight(msgspec.Struct, frozen=True):
 
     weight: int
     points: int
-    """So many less, and a node loses in any case; 0 where none are that many."""
+    """A node that scores so many points less always loses; 0 where no difference is enough."""
     others: int
-    """What the other plugins can say for a node at most."""
+    """The most points that the other plugins can give a node."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -73,7 +73,7 @@ class ExtenderWeight(msgspec.Struct, frozen=True):
 
 
 def advised_weight(plugins: Sequence[ScorePlugin] = DEFAULT_PLUGINS) -> ExtenderWeight:
-    """The weight that leaves the fewest hot nodes, in proportion to what the other plugins can say."""
+    """The weight that leaves the fewest hot nodes, in proportion to the most points of the other plugins."""
     others = 100 * sum(plugin.weight for plugin in plugins)
     return ExtenderWeight(max(1, math.ceil(others / _MEASURED_WITH)), 0, others)
 

@@ -12,8 +12,12 @@ from typing import Annotated
 
 import msgspec
 
+from colocate.model.ranges import Range
+
 _GREATEST = 1e12
-"""Far above any real percentage or time, and far below where arithmetic overflows."""
+"""Far beyond any real percentage or time, and far below what arithmetic would make infinite."""
+WEEK = 7 * 86400
+"""Seconds: the longest time that any setting of load may have."""
 _CONDITIONS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 """Prefixes of the taints that Kubernetes sets while a node is cordoned, not ready or not set up yet."""
 
@@ -139,7 +143,7 @@ class UsageThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     aggregated: PerResource | None = None
     """Bounds compared with an aggregation instead of the last value."""
     aggregation: Aggregation | None = None
-    window: float = 0.0
+    window: Annotated[float, Range(0, WEEK)] = 0.0
 
     @property
     def over_window(self) -> PerResource | None:

@@ -1,4 +1,4 @@
-"""Asks a running scheduler, as `colocate scheduler explain` and its like do."""
+"""Asks a running scheduler, for `colocate scheduler explain` and similar commands."""
 
 import ssl
 from pathlib import Path
@@ -11,7 +11,7 @@ from colocate.cluster.secret import Secret
 from colocate.cluster.trouble import in_words, of_certificate, of_our_certificate
 from colocate.errors import ColocateError, UserError, unreadable
 from colocate.scheduler import settings
-from colocate.scheduler.addresses import without_login
+from colocate.scheduler.kube.configuration import without_login
 
 T = TypeVar("T")
 _PATIENCE = aiohttp.ClientTimeout(total=60, connect=10)
@@ -83,7 +83,7 @@ def _trouble(where: Where, error: aiohttp.ClientError | OSError) -> str:
         return _to_show(where)
     encrypted = where.url.startswith("https://")
     if encrypted and where.certificate and (refused or not isinstance(error, aiohttp.ClientConnectorError)):
-        # Whoever does not accept ours mostly hangs up without a word.
+        # A server that does not accept our certificate mostly hangs up without a reason.
         return (
             f"the scheduler at {where.shown} closed the connection ({in_words(error)}): it may not accept the "
             f"certificate {where.certificate}; give another with --cert-file, and its key with --key-file"

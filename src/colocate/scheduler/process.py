@@ -1,7 +1,7 @@
-"""`colocate scheduler serve`: the process that joins what is observed, how it is judged and the ways to act.
+"""`colocate scheduler serve`: the process that joins feed, judges, taints and server.
 
-SIGTERM and SIGINT stop it: requests under way are seen through, the taints are removed as configured, the last
-decisions are written. It goes on whatever happens to Prometheus, to the API server or to a single request.
+SIGTERM and SIGINT stop it: requests under way are finished, taints are removed as configured, the last decisions are
+written. Failures of Prometheus, of the API server or of a single request do not stop it.
 """
 
 import asyncio
@@ -16,15 +16,14 @@ from colocate import __version__, telemetry
 from colocate.aio import first, with_signals
 from colocate.clock import Clock, SystemClock
 from colocate.cluster.client import Client
-from colocate.cluster.usage import MetricsApi, Prometheus, UsagePoller, queries
+from colocate.cluster.usage import EXPIRY, MetricsApi, Prometheus, UsagePoller
 from colocate.errors import UserError
 from colocate.http import metrics
 from colocate.load import LoadTable
 from colocate.scheduler.loop.decision_log import DecisionLog
 from colocate.scheduler.loop.load_judge import LoadJudge
 from colocate.scheduler.loop.table_feed import TableFeed
-from colocate.scheduler.loop.taint_levels import REMOVAL, tainted
-from colocate.scheduler.loop.taints import Tainting
+from colocate.scheduler.loop.taints import REMOVAL, Tainting, tainted
 from colocate.scheduler.server.extender import serving
 from colocate.scheduler.server.judge import Judge
 from colocate.scheduler.server.queries import Telling
@@ -61,12 +60,12 @@ async def run_scheduler(config: SchedulerConfig, client: Client, clock: Clock | 
 
 
 def _gpu_scheduling(config: SchedulerConfig, client: Client, clock: Clock) -> "GpuScheduling":
-    """Loaded where it is used: packing needs numpy, and who schedules by loads alone does not."""
+    """Imported here because packing needs numpy, which scheduling by load does not."""
     try:
         from colocate.scheduler.gpus.part import GpuScheduling
     except ImportError as missing:
         raise UserError(
-            "act: gpus needs one more package; install numpy, or the extra 'replay' of kube-colocate"
+            "act: gpus needs one more package; install numpy, or the extra 'packing' of kube-colocate"
         ) from missing
     if config.shadow:
         raise UserError("shadow: pods with GPUs cannot be bound in shadow; leave gpus out of act, or shadow")
@@ -74,7 +73,7 @@ def _gpu_scheduling(config: SchedulerConfig, client: Client, clock: Clock) -> "G
 
 
 async def _settle(facts: TableFeed) -> None:
-    """Once the first samples are there, tell so, and get ready for a long life."""
+    """Once the first samples are there, log it and exempt the facts from garbage collection."""
     await facts.sampled.beyond(0)
     spare_the_garbage_collector()
     telemetry.logger().info(
@@ -109,22 +108,22 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
     async with AsyncExitStack() as stack:
         prometheus = None
         if usage.prometheus.url:
-            prometheus = Prometheus(usage.prometheus.settings(), clock)
+            prometheus = Prometheus(usage.prometheus, clock)
             stack.push_async_callback(prometheus.close)
         metrics_api = MetricsApi(client, usage.prometheus.timeout) if usage.metrics_api else None
         poller = UsagePoller(
-            queries(config.asked()),
+            config.asked(),
             facts.known_nodes,
             clock,
             prometheus,
             metrics_api,
-            usage.poll(config.load.staleness.after),
+            expiry=config.load.staleness.after or EXPIRY,
         )
         tainting = None
         if Act.TAINTS in config.act:
             tainting = Tainting(config.taints, facts, judge, client, clock, shadow=config.shadow)
         telling = Telling(config, facts, poller, judge, decisions, clock, tainting)
-        # Listening comes first: an address that is taken must be told at once.
+        # Listen first, so that an address in use is reported at once.
         listening = await stack.enter_async_context(
             serving(config.server, judge, clock, telling.pages(), gpus)
         )
@@ -149,7 +148,7 @@ async def running(config: SchedulerConfig, client: Client, clock: Clock) -> Asyn
 async def _working(
     facts: TableFeed, poller: UsagePoller | None, decisions: DecisionLog, tainting: Tainting | None
 ) -> AsyncIterator[None]:
-    """All that goes on by itself. Taints are left or removed while nodes are still followed."""
+    """Run the background tasks. Taints are removed while nodes are still watched."""
     sampling = [facts.follow(poller), _poll(facts, poller)] if poller is not None else []
     async with asyncio.TaskGroup() as group:
         tasks = [
@@ -174,7 +173,7 @@ async def _working(
 
 
 async def _tell_of_taints(facts: TableFeed) -> None:
-    """Whoever was not told to write taints does not remove those of another, who may be alive or was killed."""
+    """Warn of taints that this process does not write: their writer may be alive, or was killed."""
     await facts.nodes.synced()
     if nodes := tainted(facts.nodes):
         telemetry.logger().warning(
@@ -185,15 +184,15 @@ async def _tell_of_taints(facts: TableFeed) -> None:
 
 
 def spare_the_garbage_collector() -> None:
-    """Have it look no more at what is there now: a large cluster's facts, over and over, in the middle of answers.
+    """Exempt all present objects, the facts of a large cluster: scanning them would delay answers.
 
-    What is no longer used is freed all the same, unless it is part of a cycle, which facts never are.
+    Unused objects are still freed by their reference counts; facts are never part of a cycle.
     """
     gc.collect()
     gc.freeze()
 
 
 async def _poll(facts: TableFeed, poller: UsagePoller) -> None:
-    """Ask for samples once it is known of which nodes."""
+    """Poll for samples once the nodes are known."""
     await facts.synced()
     await poller.run()

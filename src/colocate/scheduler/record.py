@@ -30,7 +30,7 @@ class RecordSettings(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What came of it."""
+    """The result of a recording."""
 
     snapshots: int
     bytes: int
@@ -45,7 +45,7 @@ async def record(
     clock: Clock,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Recorded:
-    """Until the time is over, or it is cancelled: then too the file is written."""
+    """Record until the time is over or the task is cancelled; the file is written in both cases."""
     begun = written = clock.monotonic()
     failures = 0
     try:

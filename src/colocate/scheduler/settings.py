@@ -1,6 +1,6 @@
-"""What `colocate scheduler` can be told: the fields of its configuration file, their types and defaults.
+"""The configuration file of `colocate scheduler`: its fields, their types, defaults and checks.
 
-Here is what concerns its server; what it observes, how it judges and acts is in `sections`.
+The server's section is here; `sections` and the capabilities have the others.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from colocate.cluster.usage import QuerySettings
+from colocate.cluster.usage import UsageSettings
 from colocate.config.document import FOREIGN_TO_ALL, VERSION, ConfigDocument
 from colocate.config.process_sections import Log, Metrics
 from colocate.config.words import Problem, show
@@ -24,15 +24,13 @@ from colocate.scheduler.sections import (
     Load,
     Policies,
     Taints,
-    UsageSection,
-    check_decisions,
     check_load,
-    check_taints,
+    check_ranges,
     check_times,
     check_usage,
     to_policies,
 )
-from colocate.scheduler.windows import asked, asks_for_pods, check_windows
+from colocate.scheduler.windows import asks_for_pods, check_windows, windows
 from colocate.wire.rpc import MAX_SOCKET_PATH
 
 _UNIX = "unix:"
@@ -62,14 +60,14 @@ class ServerTls(Section, frozen=True):
     key: Path | None = None
     """PEM, unencrypted."""
     client_authority: Path | None = None
-    """PEM: who signs callers' certificates. Whoever asks without one of theirs is refused, health apart."""
+    """PEM: the authority of callers' certificates. Callers without one are refused, except for health."""
     client_names: tuple[str, ...] = ()
     """Common names or DNS names of callers; any that the authority has signed where none is named. Name one
     where the authority is the cluster's own: it signs the certificates of every kubelet, too."""
 
 
 DEFAULT_TOKEN_FILE = Path("/var/lib/colocate/scheduler-token")
-"""Made at the start where nothing is said of callers, for its owner alone."""
+"""Created at the start, readable by its owner alone, where nothing else says who may call."""
 
 
 class CallerSettings(Section, frozen=True):
@@ -80,7 +78,7 @@ class CallerSettings(Section, frozen=True):
     shown as `Authorization: Bearer TOKEN`, or as the password in the URL, which is kube-scheduler's only way.
     Where neither this nor a client authority is given, a token is made: DEFAULT_TOKEN_FILE."""
     anyone: bool = False
-    """Let in whoever reaches the address, without a token."""
+    """Let in every caller, without a token."""
 
 
 class ServerLimits(Section, frozen=True):
@@ -93,12 +91,12 @@ class ServerLimits(Section, frozen=True):
     connections: int = 2000
     """Open at a time. When places run out, connections on which nothing is under way are closed."""
     reserved: int | None = None
-    """Of these, for callers that have shown a token or a certificate; half of them unless stated. Without effect
-    where none is asked for."""
+    """Connections for callers that have shown a token or a certificate; half of all unless stated. Without effect
+    where callers need neither."""
     probes: int | None = None
-    """Of these, for /healthz and /readyz; one in 40 unless stated."""
+    """Connections for /healthz and /readyz; one in 40 unless stated."""
     per_address: int = 100
-    """Of one address, of those that have shown nothing yet."""
+    """Connections from one address that have shown nothing yet."""
     header_timeout: Seconds = Seconds(10)
     """For the first line and the headers of a request, from their first byte; and for the first request."""
     body_timeout: Seconds = Seconds(30)
@@ -106,11 +104,11 @@ class ServerLimits(Section, frozen=True):
     answer_timeout: Seconds = Seconds(30)
     """For the caller to read its answer."""
     idle_timeout: Seconds = Seconds(120)
-    """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: of the two, the one
-    that asks must be the one that hangs up, or a request may meet the end of its connection."""
+    """After an answer. Longer than the 90 s for which kube-scheduler keeps a connection: the client must hang up
+    first, or a request may be lost with its connection."""
 
     def places(self, *, showing: bool) -> PlaceLimits:
-        """The same for the server; `showing` is whether callers must show anything."""
+        """The limits of the server; `showing` is whether callers must show a token or certificate."""
         reserved = self.connections // 2 if self.reserved is None else self.reserved
         return PlaceLimits(
             connections=self.connections,
@@ -135,21 +133,21 @@ class Server(Section, frozen=True):
         """Where the token is that callers must show; None where they need none."""
         if self.callers.token_file is not None:
             return self.callers.token_file
-        # A socket file is for its owner alone, and a certificate is shown as well as a token.
+        # A socket file is for its owner alone; a certificate replaces a token.
         if self.callers.anyone or self.tls.client_authority is not None or self.address.socket is not None:
             return None
         return DEFAULT_TOKEN_FILE
 
 
 class Act(StrEnum):
-    """A way in which pods are brought where room is."""
+    """A way to influence where pods go."""
 
     EXTENDER = "extender"
-    """Answers kube-scheduler's questions."""
+    """Answer kube-scheduler's questions."""
     TAINTS = "taints"
-    """Keeps every node's heat as taints, which any scheduler heeds."""
+    """Keep every node's heat as taints, which every scheduler respects."""
     GPUS = "gpus"
-    """Chooses the GPU of every pod that asks for one, and binds it."""
+    """Choose the GPU of every pod that asks for one, and bind the pod."""
 
 
 class SchedulerConfig(Section, frozen=True):
@@ -161,8 +159,8 @@ class SchedulerConfig(Section, frozen=True):
     server: Server = Server()
     act: tuple[Act, ...] = (Act.EXTENDER,)
     shadow: bool = False
-    """Answer neutrally and write nothing, but record what would have been done."""
-    usage: UsageSection = UsageSection()
+    """Score all nodes equally and write nothing, but record what would have been done."""
+    usage: UsageSettings = UsageSettings()
     load: Load = Load()
     taints: Taints = Taints()
     gpus: GpuSection = GpuSection()
@@ -173,11 +171,11 @@ class SchedulerConfig(Section, frozen=True):
         """Whether nodes are judged by what they use."""
         return any(way is not Act.GPUS for way in self.act)
 
-    def asked(self) -> QuerySettings:
-        """All that is asked of Prometheus."""
-        found = asked(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.asked()
-        taints = Act.TAINTS in self.act
-        return msgspec.structs.replace(found, pods=asks_for_pods(self.usage, self.load, taints=taints))
+    def asked(self) -> UsageSettings:
+        """What is asked of Prometheus: the usage section with its windows and pods decided."""
+        needed = windows(self.usage, self.load) if Act.EXTENDER in self.act else self.usage.windows or ()
+        pods = asks_for_pods(self.usage, self.load, taints=Act.TAINTS in self.act)
+        return msgspec.structs.replace(self.usage, windows=needed, pods=pods)
 
 
 def to_endpoint(value: object) -> ServerEndpoint:
@@ -212,9 +210,9 @@ def check(config: SchedulerConfig) -> None:
     check_times(config.usage, config.load)
     if Act.EXTENDER in config.act:
         check_windows(config.usage, config.load)
-    check_taints(config.taints)
+    check_ranges(config.taints, "taints")
     check_gpus(config.gpus)
-    check_decisions(config.decisions)
+    check_ranges(config.decisions, "decisions")
 
 
 def _check_server(server: Server) -> None:

@@ -1,41 +1,40 @@
 """Which statistics over longer windows are asked for: those that the policies in use judge by, unless stated.
 
-Taints alone need none: they have their own hysteresis, and are to go when the heat does.
+Taints need none: they have their own hysteresis, and must go when the heat does.
 """
 
 from collections.abc import Iterator
 
 import msgspec
 
-from colocate.cluster.usage import QuerySettings
-from colocate.cluster.usage.presets import Window as AskedWindow
-from colocate.cluster.usage.signals import Measured, Statistic, duration
+from colocate.cluster.usage import Measured, Statistic, UsageSettings, Window
+from colocate.cluster.usage.signals import duration
 from colocate.config.words import Problem
 from colocate.load import Mix, PolicyName, mix
 from colocate.model.values import Seconds
-from colocate.scheduler.sections import Load, UsageSection, WindowSection
+from colocate.scheduler.sections import Load
 
 _PERCENTILE_SPAN = 3600.0
-_DEVIATION = WindowSection(Statistic.DEVIATION, Seconds(900))
+_DEVIATION = Window(Statistic.DEVIATION, Seconds(900))
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What one setting judges by."""
+    """A statistic that one setting judges by."""
 
     whose: str
-    window: WindowSection
+    window: Window
     exact: bool = False
     """Whether a statistic over another window would not do."""
     hollow: bool = False
-    """Whether it would judge by something else altogether without it."""
+    """Whether the setting would be meaningless without it."""
 
-    def met(self, windows: tuple[WindowSection, ...]) -> bool:
+    def met(self, windows: tuple[Window, ...]) -> bool:
         alike = [one for one in windows if one.statistic is self.window.statistic]
         return self.window in alike if self.exact else bool(alike)
 
 
-def windows(usage: UsageSection, load: Load) -> tuple[WindowSection, ...]:
-    """What is asked for: what is stated, else what is needed. Of queries of the user's own nothing is derived."""
+def windows(usage: UsageSettings, load: Load) -> tuple[Window, ...]:
+    """The windows to ask for: those stated, else those needed; none beside the user's own queries."""
     if usage.windows is not None:
         return usage.windows
     if usage.queries.keys() & set(Measured):
@@ -43,22 +42,16 @@ def windows(usage: UsageSection, load: Load) -> tuple[WindowSection, ...]:
     return tuple(dict.fromkeys(need.window for need in needs(load)))
 
 
-def asked(usage: UsageSection, load: Load) -> QuerySettings:
-    """All that is asked of Prometheus where pods are judged by policies."""
-    found = tuple(AskedWindow(one.statistic, float(one.span)) for one in windows(usage, load))
-    return msgspec.structs.replace(usage.asked(), windows=found, pods=asks_for_pods(usage, load))
-
-
-def asks_for_pods(usage: UsageSection, load: Load, *, taints: bool = False) -> bool:
-    """Whether the use of every pod is asked for: as stated, else where nodes are judged by what their pods use."""
+def asks_for_pods(usage: UsageSettings, load: Load, *, taints: bool = False) -> bool:
+    """Whether to ask for the use of every pod: as stated, else where nodes are judged by it."""
     if usage.pods is not None:
         return usage.pods
     balanced = any(part.policy is PolicyName.BALANCED for one in _mixes(load) for part in one)
     return bool(usage.prometheus.url) and (taints or balanced)
 
 
-def check_windows(usage: UsageSection, load: Load) -> None:
-    """Raise a Problem where a policy would judge by what nobody asks for."""
+def check_windows(usage: UsageSettings, load: Load) -> None:
+    """Raise a Problem where a policy would judge by a statistic that is not asked for."""
     _check_pods(usage, load)
     there = windows(usage, load)
     for need in needs(load):
@@ -98,7 +91,7 @@ def needs(load: Load) -> Iterator[Need]:
         yield _aggregate("load.filter", bounds.aggregation, bounds.window, hollow=True)
 
 
-def _check_pods(usage: UsageSection, load: Load) -> None:
+def _check_pods(usage: UsageSettings, load: Load) -> None:
     whose = _by_prod_usage(load)
     if not whose:
         return
@@ -126,7 +119,7 @@ def _by_prod_usage(load: Load) -> str:
 
 def _aggregate(whose: str, aggregation: str, window: float, *, hollow: bool) -> Need:
     span = Seconds(window or _PERCENTILE_SPAN)
-    return Need(whose, WindowSection(Statistic(aggregation), span), exact=bool(window), hollow=hollow)
+    return Need(whose, Window(Statistic(aggregation), span), exact=bool(window), hollow=hollow)
 
 
 def _mixes(load: Load) -> list[Mix]:

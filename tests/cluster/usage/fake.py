@@ -5,29 +5,30 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
 from aiohttp import web
 
 from colocate.clock import Clock, ManualClock
 from colocate.cluster.usage import (
     KnownNode,
     MetricsApi,
-    PollSettings,
-    Preset,
     Prometheus,
     PrometheusSettings,
-    QuerySettings,
     UsagePoller,
+    UsageSettings,
     UsageSnapshot,
     Window,
-    queries,
 )
 from colocate.model.load import Amount
+from colocate.model.values import Seconds, Size
 from tests.cluster.serving import Scripted
 
 CPU = "node_cpu_usage_avg_5m"
 MEMORY = "node_mem_usage_avg_5m"
 TIME = f"timestamp({MEMORY})"
 NODES = [KnownNode(name, (f"10.0.0.{n}",), Amount(4000, 1 << 30)) for n, name in enumerate("abc", start=1)]
+EVERY_ROUND = UsageSettings(pods_interval=Seconds(0))
+"""Pods are asked for as often as nodes."""
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -91,17 +92,19 @@ async def poller(
     url: str,
     clock: Clock,
     metrics_api: MetricsApi | None = None,
-    settings: PollSettings | None = None,
+    settings: UsageSettings | None = None,
     longest_answer: int = 1 << 20,
     nodes: list[KnownNode] | Callable[[], list[KnownNode]] = NODES,
     pods: bool = False,
     windows: tuple[Window, ...] = (),
 ) -> AsyncIterator[UsagePoller]:
-    """A poller with the seed's queries, whose luck is always the same."""
-    prometheus = Prometheus(PrometheusSettings(url=url, longest_answer=longest_answer), clock, environ={})
-    asked = queries(QuerySettings(preset=Preset.SEED, pods=pods, windows=windows))
+    """A poller with the queries of the preset real-usage, whose luck is always the same."""
+    prometheus = Prometheus(
+        PrometheusSettings(url=url, longest_answer=Size(longest_answer)), clock, environ={}
+    )
+    asked = msgspec.structs.replace(settings or EVERY_ROUND, pods=pods, windows=windows)
     known = nodes if callable(nodes) else lambda: nodes
     try:
-        yield UsagePoller(asked, known, clock, prometheus, metrics_api, settings, lambda: 0.0)
+        yield UsagePoller(asked, known, clock, prometheus, metrics_api, lambda: 0.0)
     finally:
         await prometheus.close()

@@ -6,23 +6,23 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from colocate.cluster.usage import SignalHealth
+from colocate.cluster.usage import SignalHealth, UsageSettings
 from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import (
     Claim,
     Claims,
     Sample,
+    SeriesCollision,
+    collisions,
     counting,
     disagreeing,
     highest,
     identity,
     updated,
 )
-from colocate.cluster.usage.collisions import SeriesCollision, collisions
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.node_series import Times, join
 from colocate.doctor.strangers import LabelRemedies
-from colocate.scheduler.sections import UsageSection
 
 NOW = 1e6
 EXPIRY = 180.0
@@ -183,10 +183,10 @@ def test_a_collision_that_begins_while_we_look_is_seen_once_both_were_scraped() 
 def test_the_doctors_remedy_is_a_matcher_to_be_written() -> None:
     collision = SeriesCollision("victim", 95, OURS, 0, THEIRS, 'job="node-exporter"', True)
     told = SignalHealth("cpu", "node_cpu_usage_avg_5m", collisions=(collision,))
-    remedies = LabelRemedies(UsageSection(matchers='cluster="prod"'), NODES, [told])
+    remedies = LabelRemedies(UsageSettings(matchers='cluster="prod"'), NODES, [told])
     matchers = json.dumps('cluster="prod",job="node-exporter"')
     assert remedies.of_collision(told, collision).startswith(f"write usage.matchers: {matchers} if")
-    own = LabelRemedies(UsageSection(queries={"cpu": "mine"}), NODES, [told])
+    own = LabelRemedies(UsageSettings(queries={"cpu": "mine"}), NODES, [told])
     assert own.of_collision(told, collision).endswith('by job="node-exporter" in usage.queries.cpu')
 
 

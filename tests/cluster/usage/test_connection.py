@@ -13,6 +13,7 @@ from colocate.cluster.usage.prometheus import connection_to
 from colocate.errors import UserError
 from colocate.lab.api.certificates import Authority, Pair
 from colocate.lab.api.store import ObjectStore
+from colocate.model.values import Seconds
 from tests.cluster.serving import Scripted
 from tests.support.prometheus import Metrics
 
@@ -32,7 +33,7 @@ async def ask(clock: ManualClock, settings: PrometheusSettings) -> None:
 
 async def test_the_path_of_the_address_is_a_prefix(scripted: Scripted, clock: ManualClock) -> None:
     scripted.say(200, vector({}))
-    await ask(clock, PrometheusSettings(url=f"{scripted.url}/monitoring/prometheus/", timeout=2.5))
+    await ask(clock, PrometheusSettings(url=f"{scripted.url}/monitoring/prometheus/", timeout=Seconds(2.5)))
     [request] = scripted.seen
     assert request.path == "/monitoring/prometheus/api/v1/query"
     assert dict(request.query) == {"query": "node_cpu", "timeout": "2500ms"}

@@ -1,4 +1,4 @@
-"""A Prometheus that answers nonsense: it costs little more than its bytes, and nobody waits for it."""
+"""A Prometheus that answers nonsense: it costs little more than its bytes, and holds up nothing."""
 
 import asyncio
 import threading
@@ -10,9 +10,9 @@ import pytest
 
 from colocate.clock import SystemClock
 from colocate.cluster.errors import ClusterError, Doing, ServerError
-from colocate.cluster.usage import answers, prometheus
+from colocate.cluster.usage import Prometheus, PrometheusSettings, answers, prometheus
 from colocate.cluster.usage.answers import Series, Vector, decode
-from colocate.cluster.usage.prometheus import Prometheus, PrometheusSettings
+from colocate.model.values import Seconds, Size
 from tests.cluster.serving import Scripted
 from tests.support.cost import cost
 
@@ -29,7 +29,7 @@ from colocate.cluster.usage.answers import decode
 from colocate.cluster.usage.claims import updated
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.node_series import Times, join
-from colocate.cluster.usage.pods import join_pods
+from colocate.cluster.usage.node_series import join_pods
 
 nodes = Directory([KnownNode(f"n{number}") for number in range(15_000)])
 
@@ -148,7 +148,7 @@ def test_what_prometheus_says_of_itself_is_cut() -> None:
 async def test_an_answer_is_read_beside_the_loop_and_some_of_it_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever holds the interpreter for a whole answer holds up everybody, in a thread as well."""
+    """A thread that holds the interpreter for a whole answer holds up all others."""
     body, readers = HOSTILE["series of nodes, each another"], []
 
     def watched(doing: Doing, body: bytes) -> Vector:
@@ -158,7 +158,9 @@ async def test_an_answer_is_read_beside_the_loop_and_some_of_it_at_a_time(
     monkeypatch.setattr(prometheus, "decode", watched)
     async with Scripted().running() as server:
         server.say(200, body)
-        asked = Prometheus(PrometheusSettings(url=server.url, longest_answer=2 * BYTES), SystemClock(), {})
+        asked = Prometheus(
+            PrometheusSettings(url=server.url, longest_answer=Size(2 * BYTES)), SystemClock(), {}
+        )
         try:
             answer = await asked.query("cpu", "up")
         finally:
@@ -235,7 +237,7 @@ async def test_a_prometheus_that_keeps_us_busy_without_an_answer_is_hung_up_on(
 
     async with await asyncio.start_server(go_on, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        asked = Prometheus(PrometheusSettings(url=url, timeout=3600.0), SystemClock(), {})
+        asked = Prometheus(PrometheusSettings(url=url, timeout=Seconds(3600)), SystemClock(), {})
         try:
             with pytest.raises(ClusterError, match=said):
                 await asked.query("cpu", "up")

@@ -8,7 +8,7 @@ import pytest
 
 from colocate.clock import ManualClock
 from colocate.cluster.client import Client, ClientSettings
-from colocate.cluster.usage import METRICS_API, KnownNode, MetricsApi, QuerySettings, UsagePoller, queries
+from colocate.cluster.usage import METRICS_API, KnownNode, MetricsApi, UsagePoller, UsageSettings
 from colocate.cluster.usage.directory import NODE_ADDRESSES
 from colocate.lab.api.resources import NODES
 from colocate.lab.api.server import ApiServer
@@ -41,7 +41,7 @@ async def test_it_serves_alone_where_there_is_no_prometheus(scripted: Scripted, 
     scripted.say(200, listed(("a", "1000m", "512Mi"), ("b", "123456789n", "1Gi"), ("gone", "1", "1")))
     known = [KnownNode(name, (), Amount(4000, 1 << 30)) for name in "abc"]
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         snapshot = await alone.once()
     time = START - 20
     assert scripted.seen[0].path == "/apis/metrics.k8s.io/v1beta1/nodes"
@@ -65,7 +65,7 @@ async def test_the_embedded_clusters_is_understood(
         body = {"metadata": {"name": name, "annotations": told}, "status": {"capacity": capacity}}
         server.registry.create(NODES, "", body)
     known = [node.known for node in await client.list(NODE_ADDRESSES)]
-    alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+    alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
     snapshot = await alone.once()
     assert snapshot.nodes == {
         "a": NodeLoad(Usage(25, START), Usage(50, START)),
@@ -92,7 +92,7 @@ async def test_a_use_that_is_none_is_left_out_and_counted(
     known = [KnownNode(name, (), Amount(4000, 1 << 30)) for name in "ab"]
     known.append(KnownNode("without capacity"))
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         snapshot = await alone.once()
     assert snapshot.nodes == {
         "a": NodeLoad(None, Usage(100, START - 20)),
@@ -116,7 +116,7 @@ async def test_no_time_is_too_odd(scripted: Scripted, clock: ManualClock, stamp:
     scripted.say(200, json.dumps({"metadata": {}, "items": [item]}).encode())
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         assert (await alone.once()).nodes["a"].time == time
 
 
@@ -124,7 +124,7 @@ async def test_an_answer_that_is_too_deep_is_a_reason(scripted: Scripted, clock:
     scripted.say(200, b'{"metadata":{},"items":[{"metadata":{"name":"a"},"odd":%b}]}' % DEEP)
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         [health] = (await alone.once()).health
     assert "list nodes.metrics.k8s.io: the answer cannot be read" in health.error
 
@@ -135,7 +135,7 @@ async def test_an_answer_that_would_fill_the_memory_is_not_read_to_its_end(
     scripted.say(200, b'{"metadata":{},"items":[' + b" " * (33 << 20) + b"]}")
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         [health] = (await alone.once()).health
     assert health.error.endswith("the answer cannot be read: it is longer than 32 MiB")
 
@@ -160,7 +160,7 @@ async def test_it_fills_in_what_prometheus_does_not_know(scripted: Scripted, clo
         }
         assert snapshot.filled == ("b", "c")
 
-        # Prometheus knows all of them again: nobody asks the metrics API.
+        # Prometheus knows all of them again: the metrics API is not asked.
         asked = len(api.seen)
         table.say(CPU, vector({"a": 10, "b": 21, "c": 31}))
         table.say(MEMORY, vector({"a": 40, "b": 51, "c": 61}))
@@ -176,7 +176,7 @@ async def test_a_silent_metrics_api_does_not_hold_up_the_rounds(
     scripted.hang()
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         work = asyncio.create_task(alone.once())
         await scripted.asked.wait()
         snapshot = await passing(clock, work)
@@ -190,7 +190,7 @@ async def test_where_it_fails_too_the_last_samples_stay(scripted: Scripted, cloc
     scripted.say(404, b'{"message": "the server could not find the requested resource", "code": 404}')
     known = [KnownNode("a", (), Amount(4000, 1 << 30))]
     async with connect(scripted.url, clock, settings=ClientSettings(attempts=1)) as client:
-        alone = UsagePoller(queries(QuerySettings()), lambda: known, clock, metrics_api=MetricsApi(client))
+        alone = UsagePoller(UsageSettings(), lambda: known, clock, metrics_api=MetricsApi(client))
         good = await alone.once()
         bad = await alone.once()
     assert bad.nodes == good.nodes

@@ -11,7 +11,7 @@ from colocate.cluster.usage.answers import Series
 from colocate.cluster.usage.claims import Claim, Claims, Sample, counting, identity, updated
 from colocate.cluster.usage.directory import Directory, KnownNode, NodeShape, host_of
 from colocate.cluster.usage.node_series import Joined, Times, join
-from colocate.cluster.usage.presets import NODE_LABELS
+from colocate.cluster.usage.settings import NODE_LABELS
 from colocate.model.load import Amount
 
 NOW = 1000.0
@@ -177,7 +177,7 @@ KEPT = Sample(20, NOW, NOW)
         "one that is much older, of a replica that is cut off",
         "another, just after Prometheus' clock was set back",
         "another, a while after that",
-        "nobody knows when",
+        "at an unknown time",
     ],
 )
 def test_a_sample_is_taken_when_it_is_of_another_scrape(found: Sample, taken: bool) -> None:
@@ -276,7 +276,7 @@ def test_joins_are_sound_whatever_comes(answer: list[Series | None], scraped: li
     assert counts.series == len(answer) == counts.joined + lost
     assert counts.joined == len(found.samples)
     assert counts.joined + counts.missing == len(NODES.nodes)
-    # The order in which Prometheus lists series is nobody's choice.
+    # Prometheus lists series in any order.
     assert join(reversed(answer), NODES, NODE_LABELS, times).samples == found.samples
 
 

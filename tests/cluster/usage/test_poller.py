@@ -14,15 +14,16 @@ from prometheus_client import REGISTRY
 from colocate.clock import ManualClock
 from colocate.cluster.usage import (
     KnownNode,
-    PollSettings,
     PrometheusSettings,
     SignalHealth,
     Statistic,
     UsagePoller,
+    UsageSettings,
     UsageSnapshot,
     Window,
 )
 from colocate.model.load import Aggregate, Aggregation, Amount, NodeLoad, PodUsage, Usage
+from colocate.model.values import Seconds
 from colocate.telemetry import Event
 from tests.cluster.serving import Scripted
 from tests.support.logs import logged, told
@@ -59,7 +60,7 @@ def health(snapshot: UsageSnapshot, name: str) -> SignalHealth:
 
 
 @asynccontextmanager
-async def following(table: Table, clock: ManualClock, settings: PollSettings) -> AsyncIterator[UsagePoller]:
+async def following(table: Table, clock: ManualClock, settings: UsageSettings) -> AsyncIterator[UsagePoller]:
     async with poller(table.url, clock, settings=settings) as made, running(made):
         yield made
 
@@ -153,7 +154,7 @@ P95, DEVIATION = f"quantile_over_time(0.95, {CPU}[1h])", f"stddev_over_time({CPU
 async def test_a_rule_that_outlives_its_exporter_changes_nothing(
     table: Table, clock: ManualClock, left: str
 ) -> None:
-    windows = (Window(Statistic.P95, 3600), Window(Statistic.DEVIATION, 900))
+    windows = (Window(Statistic.P95, Seconds(3600)), Window(Statistic.DEVIATION, Seconds(900)))
     table.say(P95, vector({"c": 35}))
     table.say(DEVIATION, vector({"c": 2}))
     async with poller(table.url, clock, windows=windows) as follower:
@@ -421,7 +422,7 @@ async def test_pods_are_measured_where_that_is_wished(table: Table, clock: Manua
 
 
 async def test_pods_are_asked_for_less_often_where_that_is_wished(table: Table, clock: ManualClock) -> None:
-    settings = PollSettings(interval=15, pods_interval=60)
+    settings = UsageSettings(interval=Seconds(15), pods_interval=Seconds(60))
     async with poller(table.url, clock, pods=True, settings=settings) as follower:
         asked = []
         for _ in range(9):
@@ -433,7 +434,7 @@ async def test_pods_are_asked_for_less_often_where_that_is_wished(table: Table, 
 
 
 async def test_rounds_follow_each_other_and_are_announced(table: Table, clock: ManualClock) -> None:
-    async with following(table, clock, PollSettings(interval=15)) as follower:
+    async with following(table, clock, UsageSettings(interval=Seconds(15))) as follower:
         await follower.changed.beyond(0)
         first = follower.latest
         table.say(MEMORY, vector({"a": 99}))
@@ -465,23 +466,23 @@ class NotingClock(ManualClock):
 
 async def test_while_nothing_answers_the_pauses_grow_and_the_samples_stay(table: Table) -> None:
     clock = NotingClock()
-    settings = PollSettings(interval=15, first_pause=1, last_pause=4)
+    settings = UsageSettings(interval=Seconds(15))
     async with following(table, clock, settings) as follower:
         await follower.changed.beyond(0)
         good = follower.latest
         for query in (CPU, MEMORY, TIME):
             table.say(query, b"", 503)
-        for number in range(1, 6):
+        for number in range(1, 8):
             await clock.end_pause(number)
-        await follower.changed.beyond(5)
+        await follower.changed.beyond(7)
         assert follower.latest.nodes == good.nodes
-        assert health(follower.latest, "cpu").failures == 5
+        assert health(follower.latest, "cpu").failures == 7
         table.say(CPU, vector({"a": 11}))
-        await clock.end_pause(6)
-        await follower.changed.beyond(6)
+        await clock.end_pause(8)
+        await follower.changed.beyond(8)
         assert health(follower.latest, "cpu").failures == 0
-        await until(lambda: len(clock.pauses) == 7, "the pause after the recovery")
-        assert clock.pauses == [15, 1, 2, 4, 4, 4, 15]
+        await until(lambda: len(clock.pauses) == 9, "the pause after the recovery")
+        assert clock.pauses == [15, 1, 2, 4, 8, 16, 30, 30, 15]
 
 
 async def test_a_series_that_is_too_deep_leaves_the_others_alive(table: Table, clock: ManualClock) -> None:
@@ -500,11 +501,11 @@ async def test_a_round_that_breaks_off_ends_nothing(table: Table, clock: ManualC
             raise faults.pop()
         return NODES
 
-    async with poller(table.url, clock, nodes=nodes, settings=PollSettings(first_pause=1)) as follower:
+    async with poller(table.url, clock, nodes=nodes) as follower:
         with logged() as logs:
             async with running(follower):
                 await follower.changed.beyond(0)
-                assert follower.latest.nodes == {}, "nothing is known, and whoever waits is told so"
+                assert follower.latest.nodes == {}, "nothing is known, and followers are told so"
                 await clock.until_someone_sleeps()
                 await clock.advance(1)
                 await follower.changed.beyond(1)

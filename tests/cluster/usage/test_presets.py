@@ -3,24 +3,26 @@
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
-from colocate.cluster.usage import Preset, QuerySettings, Statistic, Window, queries, rules
-from colocate.cluster.usage.rules import RELABELLING, SERVICE_MONITOR
+from colocate.cluster.usage import Preset, Statistic, UsageSettings, Window, queries, rules
+from colocate.cluster.usage.presets import RELABELLING, SERVICE_MONITOR
 from colocate.cluster.usage.signals import duration
 from colocate.errors import UserError
+from colocate.model.values import Seconds
 from tests.support import components
 
 EVERYTHING = tuple(
-    Window(statistic, seconds)
+    Window(statistic, Seconds(seconds))
     for statistic in Statistic
     if statistic not in (Statistic.USE, Statistic.POD)
     for seconds in (300.0, 3600.0, 90.0)
 )
 
 
-def promql(settings: QuerySettings) -> dict[str, str]:
+def promql(settings: UsageSettings) -> dict[str, str]:
     made = queries(settings)
     return {str(query.signal): query.promql for query in made.signals} | {"time": made.time}
 
@@ -40,8 +42,8 @@ def test_prometheus_can_parse_every_query(
     preset: Preset, average: float, matchers: str, tmp_path: Path
 ) -> None:
     made = promql(
-        QuerySettings(
-            preset=preset, average_seconds=average, windows=EVERYTHING, pods=True, matchers=matchers
+        UsageSettings(
+            preset=preset, average=Seconds(average), windows=EVERYTHING, pods=True, matchers=matchers
         )
     )
     assert len(made) == 2 + 2 * len(EVERYTHING) + 2 + 1
@@ -56,14 +58,20 @@ def test_prometheus_can_parse_every_query(
 @pytest.mark.parametrize("seconds", [300.0, 2.5])
 def test_prometheus_accepts_the_rule_file(seconds: float, tmp_path: Path) -> None:
     path = tmp_path / "rules.yaml"
-    path.write_text(rules(Preset.SEED, seconds))
+    path.write_text(rules(Preset.REAL_USAGE, seconds))
     check_rules(path)
 
 
 def test_the_rules_record_what_the_preset_asks_for() -> None:
-    [group] = yaml.safe_load(rules(Preset.SEED))["groups"]
-    asked = promql(QuerySettings(preset=Preset.SEED))
+    [group] = yaml.safe_load(rules(Preset.REAL_USAGE))["groups"]
+    asked = promql(UsageSettings(preset=Preset.REAL_USAGE))
     assert [rule["record"] for rule in group["rules"]] == [asked["cpu"], asked["memory"]]
+
+
+def test_the_former_name_of_a_preset_is_still_read() -> None:
+    assert msgspec.convert({"preset": "seed"}, UsageSettings).preset is Preset.REAL_USAGE
+    with pytest.raises(msgspec.ValidationError, match="'seeds'"):
+        msgspec.convert({"preset": "seeds"}, UsageSettings)
 
 
 @pytest.mark.parametrize("preset", [Preset.NODE_EXPORTER, Preset.KUBE_PROMETHEUS_STACK])
@@ -77,7 +85,7 @@ def test_what_adds_the_label_is_yaml() -> None:
 
 
 def test_a_query_of_the_users_own_goes_over_the_presets() -> None:
-    made = promql(QuerySettings(queries={"cpu": "my_cpu", "time": ""}))
+    made = promql(UsageSettings(queries={"cpu": "my_cpu", "time": ""}))
     assert made == {"cpu": "my_cpu", "memory": "node_mem_usage_avg_5m", "time": ""}
 
 
@@ -85,17 +93,17 @@ def test_a_query_for_a_signal_that_is_not_asked_for_is_refused() -> None:
     with pytest.raises(
         UserError, match=r"queries: cpus is not one of the signals; these are cpu, memory, time"
     ):
-        queries(QuerySettings(queries={"cpus": "my_cpu"}))
+        queries(UsageSettings(queries={"cpus": "my_cpu"}))
 
 
-@pytest.mark.parametrize("window", [Window(Statistic.P95, 0), Window(Statistic.USE, 60)])
+@pytest.mark.parametrize("window", [Window(Statistic.P95, Seconds(0)), Window(Statistic.USE, Seconds(60))])
 def test_a_window_that_cannot_be_is_refused(window: Window) -> None:
     with pytest.raises(UserError, match="cannot be asked for; give one of deviation, avg, p50"):
-        queries(QuerySettings(windows=(window,)))
+        queries(UsageSettings(windows=(window,)))
 
 
 def test_the_percentile_of_what_is_used_is_the_other_one_of_what_is_available() -> None:
-    made = promql(QuerySettings(preset=Preset.NODE_EXPORTER, windows=(Window(Statistic.P95, 3600),)))
+    made = promql(UsageSettings(preset=Preset.NODE_EXPORTER, windows=(Window(Statistic.P95, Seconds(3600)),)))
     assert made["memory.p95.1h"] == (
         "100 * (1 - quantile_over_time(0.05, node_memory_MemAvailable_bytes[1h])"
         " / node_memory_MemTotal_bytes)"
@@ -133,7 +141,7 @@ def container(**labels: str) -> str:
 
 def says(metric: str, signal: str, expected: float, series: dict[str, str], folder: Path) -> str:
     """What Prometheus has against it that the pod uses so much after six minutes, give or take a fifteenth."""
-    query = promql(QuerySettings(pods=True))[signal]
+    query = promql(UsageSettings(pods=True))[signal]
     about = f"abs({query} - {expected:g}) <= bool {expected / 15:g}"
     test = {
         "interval": "30s",

@@ -14,25 +14,25 @@ from colocate.cluster.usage import (
     Preset,
     Prometheus,
     PrometheusSettings,
-    QuerySettings,
     Statistic,
     UsagePoller,
+    UsageSettings,
     UsageSnapshot,
     Window,
-    queries,
 )
 from colocate.model.load import NodeLoad
+from colocate.model.values import Seconds
 from tests.support.prometheus import WINDOW, Metrics, free_port
 
 pytestmark = pytest.mark.needs("prometheus", "node-exporter")
 
 
 @asynccontextmanager
-async def polling(metrics: Metrics, settings: QuerySettings | None = None) -> AsyncIterator[UsagePoller]:
+async def polling(metrics: Metrics, settings: UsageSettings | None = None) -> AsyncIterator[UsagePoller]:
     clock = SystemClock()
     prometheus = Prometheus(PrometheusSettings(url=metrics.url), clock)
     try:
-        yield UsagePoller(queries(settings or QuerySettings()), metrics.known, clock, prometheus)
+        yield UsagePoller(settings or UsageSettings(), metrics.known, clock, prometheus)
     finally:
         await prometheus.close()
 
@@ -112,7 +112,7 @@ async def test_a_node_whose_exporter_is_gone_does_not_seem_busier(metrics: Metri
     for name in "ab":
         await metrics.node(name, cpu_percent=20)
     await metrics.settled()
-    raw = QuerySettings(preset=Preset.NODE_EXPORTER, average_seconds=WINDOW)
+    raw = UsageSettings(preset=Preset.NODE_EXPORTER, average=Seconds(WINDOW))
     async with polling(metrics) as seed, polling(metrics, raw) as node_exporter:
         pollers = (seed, node_exporter)
         steady = pytest.approx({"a": 20, "b": 20}, abs=15)
@@ -165,13 +165,13 @@ def is_as_set(seen: UsageSnapshot) -> bool:
 
 
 WINDOWS = tuple(
-    Window(statistic, 4.0)
+    Window(statistic, Seconds(4))
     for statistic in (Statistic.DEVIATION, Statistic.AVERAGE, Statistic.P50, Statistic.P95)
 )
 
 
 async def test_raw_node_exporter_without_labels_joins_by_address(tmp_path: Path) -> None:
-    settings = QuerySettings(preset=Preset.NODE_EXPORTER, average_seconds=WINDOW, windows=WINDOWS)
+    settings = UsageSettings(preset=Preset.NODE_EXPORTER, average=Seconds(WINDOW), windows=WINDOWS)
     async with Metrics(tmp_path / "metrics", node_label="") as metrics:
         await metrics.node("a", memory_percent=80, cpu_percent=60)
         await metrics.node("b", memory_percent=10, cpu_percent=20)
@@ -192,7 +192,7 @@ async def test_the_rules_of_kube_prometheus_stack_serve_as_they_are(tmp_path: Pa
         "instance:node_cpu_utilisation:rate5m": f"1 - avg without (cpu, mode) ({idle})",
         "instance:node_memory_utilisation:ratio": "1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
     }
-    settings = QuerySettings(preset=Preset.KUBE_PROMETHEUS_STACK, average_seconds=WINDOW, windows=WINDOWS)
+    settings = UsageSettings(preset=Preset.KUBE_PROMETHEUS_STACK, average=Seconds(WINDOW), windows=WINDOWS)
     async with Metrics(tmp_path / "metrics", node_label="", more_rules=recorded) as metrics:
         await metrics.node("a", memory_percent=80, cpu_percent=60)
         # As some installations relabel it: the node's name in place of its address.
@@ -205,7 +205,7 @@ async def test_the_rules_of_kube_prometheus_stack_serve_as_they_are(tmp_path: Pa
 async def test_one_query_that_is_wrong_leaves_the_others_alive(metrics: Metrics) -> None:
     await metrics.node("a")
     await metrics.settled()
-    settings = QuerySettings(queries={"cpu": "rate(", "time": "node_memory_MemTotal_bytes[5m]"})
+    settings = UsageSettings(queries={"cpu": "rate(", "time": "node_memory_MemTotal_bytes[5m]"})
     async with polling(metrics, settings) as poller:
         snapshot = await poller.once()
         assert memory(snapshot) == {"a": near(20)}
@@ -261,7 +261,7 @@ async def cadvisor(**containers: float) -> AsyncIterator[str]:
 
 
 async def test_what_a_pair_of_replicas_tells_of_a_pod_counts_once(metrics: Metrics) -> None:
-    settings = QuerySettings(pods=True, average_seconds=WINDOW)
+    settings = UsageSettings(pods=True, pods_interval=Seconds(0), average=Seconds(WINDOW))
     async with cadvisor(main=0.5, sidecar=0.25) as address, polling(metrics, settings) as poller:
         metrics.scrape("cadvisor", address, {})
         snapshot = await polled_until(

@@ -4,8 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from colocate.cluster.usage.signals import CPU, MEMORY, Measured, Signal, Statistic
-from colocate.cluster.usage.units import ratios
+from colocate.cluster.usage.signals import CPU, MEMORY, Measured, Signal, Statistic, ratios
 
 PEAK = Signal(Measured.MEMORY, Statistic.P95, 3600)
 DEVIATION = Signal(Measured.MEMORY, Statistic.DEVIATION, 900)

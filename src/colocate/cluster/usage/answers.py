@@ -1,7 +1,7 @@
 """What Prometheus answers to an instant query, read with care: one odd series does not spoil the others. Pure.
 
-Of an answer its bytes are kept, and series are made of them some at a time: as objects all together they would be
-many times as large, and nonsense forty times. A stretch without a series in it is passed over as one that is odd.
+The bytes of an answer are kept, and decoded into series a piece at a time: decoded at once, the objects would take
+many times the memory, and hostile answers forty times. A piece that holds no series counts as one odd series.
 """
 
 import re
@@ -21,11 +21,11 @@ class Series(msgspec.Struct, frozen=True):
     time: float
     """When the query was evaluated, on Prometheus' clock."""
     value: float
-    """Any number, also none and infinite ones."""
+    """Any float, NaN and infinity included."""
 
     @property
     def shown_labels(self) -> dict[str, str]:
-        """For people, in logs and reports: some of them, and none whole that is longer than any name of a node."""
+        """Some labels, shortened, for logs and reports."""
         some = islice(self.labels.items(), _MOST_LABELS)
         return {name[:LONGEST_LABEL]: text[:LONGEST_LABEL] for name, text in some}
 
@@ -34,25 +34,25 @@ LONGEST_LABEL = 256
 """Characters of a label's name, and of its text, that are shown."""
 _MOST_LABELS = 32
 _PIECE = 64 << 10
-"""Bytes of an answer that are made into series at a time."""
+"""Bytes of an answer that are decoded at a time."""
 _LONGEST_PIECE = 256 << 10
-"""Where no other series begins in so many, what is there is none."""
+"""Bytes: a longer piece is not decoded, as no series is that long."""
 _LEAST = 29
-"""Bytes of a series without labels: a piece that has more parts than this allows is made of something else."""
+"""Bytes of a series without labels: a piece with more elements than fit at this size holds no series."""
 _MOST_ODD = 10_000
-"""Series of an answer that cannot be read, each of which takes as long as many that can: after so many the rest is
-passed over, a piece at a time."""
+"""Unreadable series after which the rest of an answer is skipped piece by piece: each takes as long as many readable
+ones."""
 _BETWEEN = re.compile(rb'\}\s*(,)\s*\{\s*"(?:metric|value)"')
-"""Where one series ends and another begins. It cannot be within a text: the quote that follows the brace would end
-it, and no name follows the end of a text."""
+"""The border between two series. It cannot occur inside a string: the quote would end the string, and a name cannot
+follow that."""
 _MOST_SAID = 300
-"""Characters of what Prometheus says of itself; and so much of it is kept."""
+"""Characters of an error or warning that are kept."""
 _NOTES = 64 << 10
 """Bytes of all warnings together."""
 
 
 class Vector(msgspec.Struct, frozen=True):
-    """The series of an answer, as they came; they are read anew by whoever goes through them."""
+    """The series of an answer as bytes; each iteration decodes them again."""
 
     result: msgspec.Raw
     """A list, in JSON."""
@@ -147,7 +147,7 @@ def _some(piece: bytes) -> Iterator[Series | None]:
     with suppress(ValueError, RecursionError):
         parts = _one_by_one.decode(piece)
     if len(parts) > len(piece) // _LEAST + 10 or not parts:
-        # Not even odd series: it would take longer to look at each than all of an answer.
+        # No series at all: decoding each element would take longer than a whole answer.
         yield None
         return
     for part in parts:

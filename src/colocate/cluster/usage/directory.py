@@ -14,7 +14,7 @@ from colocate.model import quantity
 from colocate.model.load import Amount
 
 _LONGEST = 300
-"""Characters: more than any name or address has, with its port. What is longer is not looked at, nor remembered."""
+"""Characters: more than any name or address with its port. Longer labels are ignored."""
 
 
 class KnownNode(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class Directory:
         return self._by_address.get(_plain(host))
 
     def of(self, labels: Mapping[str, str], heeded: Sequence[str]) -> str | None:
-        """The node of a series: the one that the first of the heeded labels names which names any."""
+        """The node of a series: the one that the first matching label names."""
         for label in heeded:
             text = labels.get(label)
             if text and (node := self.find(text)) is not None:

@@ -1,4 +1,4 @@
-"""Use of nodes from metrics.k8s.io, which most clusters have: for nodes that Prometheus says nothing of.
+"""Use of nodes from metrics.k8s.io, which most clusters have: for nodes that are missing from Prometheus.
 
 It knows the last half minute or so, and nothing of longer windows. Its answer is bounded in length and read in a
 thread, as Prometheus' are: another server gives it, and the API server only hands it on.
@@ -58,7 +58,7 @@ class MetricsApi:
     async def nodes(self, directory: Directory, now: float) -> Mapping[Measured, Joined]:
         """The use of every node, in percent of its capacity. A ClusterError where there is no answer."""
         try:
-            # The client is more patient than that, and what Prometheus has said is waiting to be published.
+            # Shorter than the client's timeout: samples of Prometheus wait to be published.
             async with deadline(self._client.clock, self._timeout):
                 answer = await self._listed()
         except TimeoutError:

@@ -1,7 +1,7 @@
-"""Series to nodes: which node each is of, which values are sound, and when they were scraped. Pure.
+"""Which node a series names, whether its value is sound, and when it was scraped. Pure.
 
-A series is of the node that the first of the labels names which names any. Which of several series for one node
-counts is decided in `claims`.
+A series belongs to the node that the first matching label names. `claims` decides which of several series of one node
+counts. `node_loads` joins the samples of all signals into one load per node.
 """
 
 import math
@@ -12,21 +12,27 @@ from typing import NamedTuple
 import msgspec
 
 from colocate.cluster.usage.answers import Series
-from colocate.cluster.usage.claims import Claim, Claims, Sample, highest, identity
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import Claim, Claims, Sample, SeriesCollision, highest, identity
 from colocate.cluster.usage.directory import Directory
+from colocate.cluster.usage.signals import Measured, Signal, Statistic
+from colocate.model.load import Aggregate, Amount, NodeLoad, PodUsage, Usage
 
 _ROUNDING = -1.0
-"""Percents down to this are zero, seen through two clocks; below, they are nonsense."""
+"""Percents from this to 0 are taken as 0: counters and clocks are read at different moments. Below, they are
+refused."""
 _GREATEST = 1e6
-"""No node is ten thousand times as busy as it can be: beyond, a query has lost its unit."""
+"""Percent: a greater value is in another unit."""
+_GREATEST_OF_POD = 1e15
+"""A petabyte."""
+_LATE = 300.0
+"""Seconds by which a deviation or an aggregate may be older than the use beside which it stands."""
 _EXAMPLES = 5
 _MANY = 64
-"""Series of one node that are looked at together."""
+"""Series of one node that are collected before only the highest are kept."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What became of the series of an answer."""
+    """How many series of an answer were used, and why others were not."""
 
     series: int = 0
     joined: int = 0
@@ -39,20 +45,20 @@ class Counts(msgspec.Struct, frozen=True):
     """Series of a node that has another."""
     not_a_number: int = 0
     infinite: int = 0
-    """Or far beyond what can be."""
+    """Infinite, or greater than any possible value."""
     negative: int = 0
     malformed: int = 0
     """Series that could not be read."""
     contested: int = 0
-    """Nodes of which two series say different things."""
+    """Nodes with two series that disagree."""
 
 
 class Joined(msgspec.Struct, frozen=True):
-    """What one answer says, by node; of pods and from the metrics API, the one sample of each."""
+    """One answer, by node; answers about pods and from the metrics API have only samples."""
 
     claims: Claims = {}
     samples: Mapping[str, Sample] = {}
-    """The highest of each."""
+    """The highest of each node."""
     counts: Counts = Counts()
     missing: tuple[str, ...] = ()
     """The nodes that have no value."""
@@ -65,10 +71,10 @@ class Joined(msgspec.Struct, frozen=True):
 LATEST = 1e11
 """A time, in seconds since the epoch, that no clock shows."""
 _REMEMBERED = 600.0
-"""Seconds for which a series that is no longer scraped is told apart from others of its node; longer than rules go
-on after it."""
+"""Seconds for which the scrape time of a series that is gone is remembered: longer than rules outlive their
+series."""
 _SERIES_OF_A_NODE = 4
-"""Remembered when they are scraped no more, on the average; of more, the latest."""
+"""Remembered series per node on average; of more, the latest are kept."""
 
 
 class Scrape(NamedTuple):
@@ -81,8 +87,8 @@ class Scrape(NamedTuple):
 class Times:
     """When series were last scraped, from the answer of the query for times.
 
-    Prometheus tells ages: its own clock may be another than ours. What is not in the answer was last scraped when
-    an earlier one said so: rules over a window go on for a while after their exporter has gone.
+    Only ages are taken from Prometheus, as its clock may differ from ours. A series that is missing from the answer
+    was last scraped when an earlier answer said so: rules over a window outlive their exporter for a while.
     """
 
     def __init__(
@@ -110,7 +116,7 @@ class Times:
                 continue
             if (node := directory.of(series.labels, labels)) is None:
                 continue
-            # An exporter may say itself when its values were so: not later than now.
+            # An exporter may set its own timestamps; none is later than the evaluation.
             stamp = min(series.value, series.time)
             scrape = Scrape(max(0.0, now - (series.time - stamp)), stamp)
             key = self._key(series)
@@ -120,7 +126,7 @@ class Times:
         self._by_node |= by_node
 
     def of(self, series: Series, node: str) -> Scrape:
-        """When this very series was scraped, as far as that is known, or at least its node; now where neither is."""
+        """When this series was scraped, else its node; now where neither is known."""
         return self._by_labels.get(self._key(series)) or self._by_node.get(node, self._now)
 
     def _key(self, series: Series) -> tuple[str, ...]:
@@ -134,7 +140,7 @@ def join(
     times: Times,
     greatest: float = _GREATEST,
 ) -> Joined:
-    """What an answer says; a value beyond `greatest` is none."""
+    """Join the series of an answer with nodes; values beyond `greatest` are refused."""
     found: dict[str, list[Claim]] = {}
     strangers: list[Mapping[str, str]] = []
     count = dict.fromkeys(Counts.__struct_fields__, 0)
@@ -177,3 +183,70 @@ def fault_of(value: float, greatest: float = _GREATEST) -> str:
     if value > greatest or value == -math.inf:
         return "infinite"
     return "negative" if value < _ROUNDING else ""
+
+
+def join_pods(answer: Iterable[Series | None], now: float) -> Joined:
+    """The samples of an answer, by namespace/name; of two for one pod the higher."""
+    samples: dict[str, Sample] = {}
+    count = dict.fromkeys(Counts.__struct_fields__, 0)
+    for series in answer:
+        count["series"] += 1
+        if series is None:
+            count["malformed"] += 1
+            continue
+        namespace, pod = series.labels.get("namespace"), series.labels.get("pod")
+        if not namespace or not pod:
+            count["unknown"] += 1
+        elif fault := fault_of(series.value, _GREATEST_OF_POD):
+            count[fault] += 1
+        else:
+            key = f"{namespace}/{pod}"
+            known = samples.get(key)
+            count["duplicate"] += known is not None
+            samples[key] = Sample(max(0.0, series.value, known.value if known else 0.0), now)
+    count["joined"] = len(samples)
+    return Joined(samples=samples, counts=Counts(**count))
+
+
+def pod_usages(cpu: Mapping[str, Sample], memory: Mapping[str, Sample]) -> dict[str, PodUsage]:
+    """The use of pods with samples of both CPU and memory."""
+    return {
+        key: PodUsage(
+            Amount(round(sample.value), round(memory[key].value)), min(sample.time, memory[key].time)
+        )
+        for key, sample in cpu.items()
+        if key in memory
+    }
+
+
+def node_loads(samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, NodeLoad]:
+    """The samples of all signals, by node."""
+    names = dict.fromkeys(name for signal in samples for name in samples[signal])
+    use: dict[Measured, dict[str, Usage]] = {measured: _usages(measured, samples) for measured in Measured}
+    found = {name: NodeLoad(use[Measured.CPU].get(name), use[Measured.MEMORY].get(name)) for name in names}
+    return {name: load for name, load in found.items() if load.cpu or load.memory}
+
+
+def _usages(measured: Measured, samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, Usage]:
+    further = [
+        (signal, by_node)
+        for signal, by_node in samples.items()
+        if signal.measured is measured and signal.statistic not in (Statistic.USE, Statistic.POD)
+    ]
+    return {
+        name: _usage(sample, [(signal, by_node[name]) for signal, by_node in further if name in by_node])
+        for name, sample in samples.get(Signal(measured), {}).items()
+    }
+
+
+def _usage(use: Sample, further: list[tuple[Signal, Sample]]) -> Usage:
+    deviation, aggregates = 0.0, []
+    for signal, sample in further:
+        if sample.time < use.time - _LATE:
+            # Its query has failed for a while: it is too old to stand beside the use.
+            continue
+        if (kind := signal.aggregation) is None:
+            deviation = sample.value
+        else:
+            aggregates.append(Aggregate(kind, signal.window, sample.value))
+    return Usage(use.value, use.time, deviation, tuple(aggregates))

@@ -1,9 +1,9 @@
 """Follows the use of nodes: asks every signal once a round, keeps the last good samples, publishes what is known.
 
-A signal that fails leaves the others alone, and its last samples stay, with their time: whoever decides sees how
-old they are. So do those of a node that is no longer scraped, whatever rules go on to say of it. A node that
-Prometheus says nothing new of is filled in from the metrics API, where that is given.
-Nothing here judges a node or forgets a sample, except those of nodes that have left the cluster.
+A signal that fails does not affect the others, and its last samples stay, with their time, so that decisions see
+their age. The last samples of a node that is no longer scraped stay, too, even if recording rules still produce
+values. A node without news from Prometheus is filled in from the metrics API, if that is configured. Nothing here
+judges a node; samples are dropped only when their node leaves the cluster.
 """
 
 import asyncio
@@ -19,18 +19,24 @@ from colocate.backoff import BackOff, Random
 from colocate.clock import Clock
 from colocate.cluster.errors import ClusterError
 from colocate.cluster.usage.answers import Vector
-from colocate.cluster.usage.claims import Claims, Sample, counting, disagreeing, updated
-from colocate.cluster.usage.collisions import collisions
+from colocate.cluster.usage.claims import Claims, Sample, collisions, counting, disagreeing, updated
 from colocate.cluster.usage.directory import Directory, KnownNode
 from colocate.cluster.usage.metrics_api import MetricsApi
-from colocate.cluster.usage.node_series import LATEST, Joined, Times, join
-from colocate.cluster.usage.pods import join_pods, pod_usages
-from colocate.cluster.usage.presets import TIME, Queries
+from colocate.cluster.usage.node_series import (
+    LATEST,
+    Joined,
+    Times,
+    join,
+    join_pods,
+    node_loads,
+    pod_usages,
+)
+from colocate.cluster.usage.presets import TIME, Queries, queries
 from colocate.cluster.usage.prometheus import Prometheus
 from colocate.cluster.usage.record import Record
-from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic
-from colocate.cluster.usage.snapshot import UsageSnapshot, node_loads
-from colocate.cluster.usage.units import ratios
+from colocate.cluster.usage.settings import UsageSettings
+from colocate.cluster.usage.signals import POD_CPU, POD_MEMORY, Measured, Signal, Statistic, ratios
+from colocate.cluster.usage.snapshot import UsageSnapshot
 from colocate.errors import UserError
 from colocate.telemetry import Event
 
@@ -39,21 +45,13 @@ METRICS_API = "metrics-api"
 """The name of what is asked of the metrics API, among those of signals."""
 
 
-class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often to ask."""
-
-    interval: float = 15.0
-    """Seconds from one round to the next, up to a tenth more by chance."""
-    pods_interval: float = 0.0
-    """The same for questions about pods, which have long answers, at least; in between, their last samples stay."""
-    first_pause: float = 1.0
-    last_pause: float = 30.0
-    """Seconds between rounds while nothing answers: doubled from the first to the last, and up to twice as long
-    by chance."""
-    fill_after: float = 60.0
-    """A node whose last sample is older than so many seconds is filled in from the metrics API."""
-    expiry: float = 180.0
-    """Of several series of a node the highest counts, as long as it is not older than so many seconds."""
+_FIRST_PAUSE, _LAST_PAUSE = 1.0, 30.0
+"""Seconds between rounds while nothing answers: doubled from the first to the last, and up to twice as long by
+chance."""
+_FILL_AFTER = 60.0
+"""Seconds after which a node without a newer sample is filled in from the metrics API."""
+EXPIRY = 180.0
+"""Seconds for which a series counts, unless the caller states another time."""
 
 
 class UsagePoller:
@@ -61,36 +59,39 @@ class UsagePoller:
 
     def __init__(
         self,
-        queries: Queries,
+        settings: UsageSettings,
         nodes: Callable[[], Iterable[KnownNode]],
         clock: Clock,
         prometheus: Prometheus | None = None,
         metrics_api: MetricsApi | None = None,
-        settings: PollSettings | None = None,
         random: Random = random.random,
+        *,
+        expiry: float = EXPIRY,
     ) -> None:
-        self._queries = queries
+        """Of several series of a node the highest counts while it is younger than `expiry` seconds."""
+        wanted = self._queries = queries(settings)
         self._nodes = nodes
         self._clock = clock
         self._prometheus = prometheus
         self._metrics_api = metrics_api
-        self._settings = settings or PollSettings()
+        self._settings = settings
+        self._expiry = expiry
         self._random = random
         self._samples: dict[Signal, Mapping[str, Sample]] = {}
-        """Prometheus' last good ones of each signal, of pods too."""
+        """The last good samples of each signal from Prometheus, of nodes and pods."""
         self._claims: dict[Signal, Claims] = {}
-        """Of each signal of nodes, all that the samples were chosen from."""
+        """By signal of nodes, the claims that the samples were chosen from."""
         self._filled: dict[Signal, dict[str, Sample]] = {}
-        """From the metrics API, of nodes that Prometheus says nothing new of."""
+        """Samples from the metrics API, of nodes without news from Prometheus."""
         self._times: Times | None = None
-        """When nodes were last scraped, as far as any answer has told."""
+        """When nodes were last scraped, by all answers so far."""
         self._offset: float | None = None
         self._asked_pods = float("-inf")
-        """When pods were last asked for, by the clock that only goes forward."""
+        """When pods were last asked for, by the monotonic clock."""
         asked: dict[str, str] = {}
         if prometheus is not None:
-            asked = {str(query.signal): query.promql for query in queries.signals}
-            asked |= {TIME: queries.time} if queries.time else {}
+            asked = {str(query.signal): query.promql for query in wanted.signals}
+            asked |= {TIME: wanted.time} if wanted.time else {}
         if metrics_api is not None:
             asked[METRICS_API] = "list nodes.metrics.k8s.io"
         self._record = Record(asked, clock)
@@ -101,7 +102,7 @@ class UsagePoller:
     async def run(self) -> NoReturn:
         """Ask until cancelled, whatever happens to Prometheus, and whatever it answers."""
         settings = self._settings
-        back_off = BackOff(settings.first_pause, settings.last_pause, self._random)
+        back_off = BackOff(min(_FIRST_PAUSE, settings.interval), _LAST_PAUSE, self._random)
         while True:
             broke_off = False
             try:
@@ -109,7 +110,7 @@ class UsagePoller:
             except Exception as error:  # noqa: BLE001 -- whatever it is, the next round must be tried
                 broke_off = True
                 telemetry.logger().error(Event.USAGE_FAILED, exc_info=error)
-                # What was known stays, and whoever waits for a round has had one.
+                # The samples stay, and followers are told that a round is over.
                 self.changed.changed()
             if broke_off or self._record.all_failed:
                 pause = back_off.pause()
@@ -134,26 +135,26 @@ class UsagePoller:
 
     async def _ask_prometheus(self, prometheus: Prometheus, directory: Directory) -> None:
         asked = self._clock.time()
-        queries = self._due(self._queries)
+        due = self._due()
         # Times first: a scrape in between then makes a value seem old until the next round, and never an old one new.
-        wanted = [(TIME, queries.time, False)] if queries.time else []
+        wanted = [(TIME, due.time, False)] if due.time else []
         wanted += [
             (str(query.signal), query.promql, query.signal.statistic is Statistic.POD)
-            for query in queries.signals
+            for query in due.signals
         ]
         answers = dict(await asyncio.gather(*(self._ask(prometheus, *one) for one in wanted)))
         scraped = answers.get(TIME)
-        # In a thread, as all that follows: thousands of series take a while, in which others want answers.
+        # In a thread, as all that follows: thousands of series would block the event loop.
         times = await asyncio.to_thread(
-            Times, scraped or (), directory, queries.labels, asked, before=self._times
+            Times, scraped or (), directory, due.labels, asked, before=self._times
         )
         self._times = times
         if scraped is not None:
-            # Joined only to be counted: a node that is in no answer is told of here as well.
-            counted = await asyncio.to_thread(join, scraped, directory, queries.labels, times, LATEST)
+            # Joined only for the counts: they report nodes that are missing here, too.
+            counted = await asyncio.to_thread(join, scraped, directory, due.labels, times, LATEST)
             self._record.succeeded(TIME, counted, scraped)
         recorded: dict[Signal, list[float]] = {}
-        for query in queries.signals:
+        for query in due.signals:
             answer = answers[str(query.signal)]
             if answer is None:
                 continue
@@ -165,15 +166,17 @@ class UsagePoller:
             self._offset = self._offset if evaluated is None else evaluated - asked
         self._record.looked_at_units({str(signal): so for signal, so in ratios(recorded).items()})
 
-    def _due(self, queries: Queries) -> Queries:
-        """Without those about pods, unless it is time."""
+    def _due(self) -> Queries:
+        """The queries of this round: those about pods only when their interval has passed."""
         now = self._clock.monotonic()
-        # A round comes up to a tenth later than it should: better a little early than a round late.
+        # Rounds come up to a tenth late: ask a little early rather than a round late.
         if now >= self._asked_pods + self._settings.pods_interval - self._settings.interval / 2:
             self._asked_pods = now
-            return queries
-        signals = tuple(query for query in queries.signals if query.signal.statistic is not Statistic.POD)
-        return msgspec.structs.replace(queries, signals=signals)
+            return self._queries
+        signals = tuple(
+            query for query in self._queries.signals if query.signal.statistic is not Statistic.POD
+        )
+        return msgspec.structs.replace(self._queries, signals=signals)
 
     async def _ask(
         self, prometheus: Prometheus, name: str, promql: str, pods: bool
@@ -191,12 +194,12 @@ class UsagePoller:
     def _take(
         self, signal: Signal, answer: Vector, directory: Directory, times: Times, asked: float
     ) -> Joined:
-        """Put what an answer says in the place of what was known."""
+        """Replace the samples of a signal by those of an answer."""
         if signal.statistic is Statistic.POD:
             of_pods = join_pods(answer, asked)
             self._samples[signal] = of_pods.samples
             return of_pods
-        labels, expiry = self._queries.labels, self._settings.expiry
+        labels, expiry = self._queries.labels, self._expiry
         joined = join(answer, directory, labels, times)
         claims = updated(self._claims.get(signal), joined.claims, asked, expiry)
         self._claims[signal] = claims
@@ -230,9 +233,9 @@ class UsagePoller:
             self._filled[signal] = {node: known[node] for node in nodes if node in known}
 
     def _without_news(self, signal: Signal, directory: Directory, now: float) -> list[str]:
-        """Nodes of which Prometheus has no sample, or an old one."""
+        """Nodes without a sample from Prometheus, or with an old one."""
         samples = self._samples.get(signal, {})
-        fresh = now - self._settings.fill_after
+        fresh = now - _FILL_AFTER
         return [
             node for node in directory.nodes if (sample := samples.get(node)) is None or sample.time < fresh
         ]
@@ -262,5 +265,5 @@ class UsagePoller:
 
 
 def _evaluated(answer: Vector) -> float | None:
-    """When Prometheus has worked it out, on its clock; None where no series can be read."""
+    """When Prometheus evaluated the query, on its clock; None where no series can be read."""
     return next((series.time for series in answer if series is not None), None)

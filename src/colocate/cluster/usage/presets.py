@@ -1,64 +1,38 @@
 """Which PromQL answers which signal: three presets, and a user's own queries over them. Pure.
 
-Every query is an instant one that answers for all nodes at once, and none needs more than what its preset
-says that there is. `rules` prints the recording rules that a preset needs.
+Every query is an instant query for all nodes at once, over series that its preset promises. `rules` prints the
+recording rules that a preset needs.
 """
 
-from collections.abc import Mapping
-from enum import StrEnum
+from collections.abc import Sequence
 
 import msgspec
 
+from colocate.cluster.usage.settings import NODE_LABELS, Preset, UsageSettings
 from colocate.cluster.usage.signals import Measured, Signal, Statistic, duration
 from colocate.errors import UserError
 
-NODE_LABELS = ("node", "kubernetes_node", "instance")
 _OVER_TIME = {Statistic.DEVIATION: "stddev_over_time", Statistic.AVERAGE: "avg_over_time"}
 _QUANTILES = {Statistic.P50: 50, Statistic.P90: 90, Statistic.P95: 95, Statistic.P99: 99}
-
-
-class Preset(StrEnum):
-    """Where the values come from."""
-
-    SEED = "seed"
-    """Two recording rules, node_cpu_usage_avg_5m and node_mem_usage_avg_5m, in percent. See `rules`."""
-    NODE_EXPORTER = "node-exporter"
-    """node-exporter as it is. No rules; long windows of CPU cost Prometheus a subquery."""
-    KUBE_PROMETHEUS_STACK = "kube-prometheus-stack"
-    """The recording rules that kube-prometheus and its Helm chart bring along."""
-
-
-class Window(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One more statistic to ask for, of CPU and of memory."""
-
-    statistic: Statistic
-    seconds: float
-
-
-class QuerySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What to ask."""
-
-    preset: Preset = Preset.SEED
-    average_seconds: float = 300.0
-    """The window of a node's use; 0 for the last value. Recording rules have a window of their own: the seed's
-    for both, kube-prometheus-stack's for CPU."""
-    windows: tuple[Window, ...] = ()
-    """Deviations, averages and percentiles over longer windows."""
-    pods: bool = False
-    """Ask for the use of every pod, too: cAdvisor's metrics, of some 200 bytes a pod and answer."""
-    matchers: str = ""
-    """Goes into every selector of the preset, such as `cluster="prod"` where Prometheus knows several."""
-    labels: tuple[str, ...] = NODE_LABELS
-    """Labels that may say which node a series is of: by its name, or by an address with or without a port."""
-    queries: Mapping[str, str] = {}
-    """PromQL by the name of a signal, such as `cpu`, in place of the preset's; `time` for the samples' times."""
+RELABELLING = """\
+# In the scrape configuration of node-exporter (kubernetes_sd_configs with role pod, endpoints or endpointslice):
+relabel_configs:
+  - source_labels: [__meta_kubernetes_pod_node_name]
+    target_label: node
+"""
+SERVICE_MONITOR = """\
+# In the ServiceMonitor or PodMonitor of node-exporter (prometheus-operator):
+relabelings:
+  - sourceLabels: [__meta_kubernetes_pod_node_name]
+    targetLabel: node
+"""
 
 
 class Query(msgspec.Struct, frozen=True):
     signal: Signal
     promql: str
     recorded: bool = False
-    """Whether others see to it that it is in percent: a recording rule, or a query of the user's own."""
+    """Whether its unit is up to the user: a recording rule, or a query of the user's own."""
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -74,22 +48,22 @@ TIME = "time"
 """The name of the query for times, among those of signals."""
 
 
-def signals(settings: QuerySettings) -> tuple[Signal, ...]:
+def signals(settings: UsageSettings) -> tuple[Signal, ...]:
     """The signals that the settings want."""
     wanted = [Signal(measured) for measured in Measured]
-    for window in settings.windows:
-        if window.statistic in (Statistic.USE, Statistic.POD) or window.seconds <= 0:
+    for window in settings.windows or ():
+        if window.statistic in (Statistic.USE, Statistic.POD) or window.span <= 0:
             raise UserError(
-                f"windows: {window.statistic} over {window.seconds:g} s cannot be asked for; give one of "
+                f"windows: {window.statistic} over {window.span:g} s cannot be asked for; give one of "
                 f"{', '.join([*_OVER_TIME, *_QUANTILES])} and a number of seconds"
             )
-        wanted += [Signal(measured, window.statistic, window.seconds) for measured in Measured]
+        wanted += [Signal(measured, window.statistic, float(window.span)) for measured in Measured]
     if settings.pods:
         wanted += [Signal(measured, Statistic.POD) for measured in Measured]
     return tuple(dict.fromkeys(wanted))
 
 
-def queries(settings: QuerySettings) -> Queries:
+def queries(settings: UsageSettings) -> Queries:
     """The PromQL for every signal that the settings want."""
     wanted = {str(signal): signal for signal in signals(settings)}
     if unknown := settings.queries.keys() - wanted.keys() - {TIME}:
@@ -108,15 +82,15 @@ def queries(settings: QuerySettings) -> Queries:
     )
 
 
-def _is_recorded(settings: QuerySettings, signal: Signal) -> bool:
+def _is_recorded(settings: UsageSettings, signal: Signal) -> bool:
     of_node = signal.statistic is not Statistic.POD
-    return of_node and (settings.preset is Preset.SEED or bool(settings.queries.get(str(signal))))
+    return of_node and (settings.preset is Preset.REAL_USAGE or bool(settings.queries.get(str(signal))))
 
 
 class _Promql:
     """Writes queries with one preset's series."""
 
-    def __init__(self, settings: QuerySettings) -> None:
+    def __init__(self, settings: UsageSettings) -> None:
         self._settings = settings
         self._matchers = settings.matchers
         self._by = ", ".join(settings.labels)
@@ -124,7 +98,7 @@ class _Promql:
     @property
     def time(self) -> str:
         match self._settings.preset:
-            case Preset.SEED:
+            case Preset.REAL_USAGE:
                 series = self._select("node_mem_usage_avg_5m")
             case Preset.NODE_EXPORTER:
                 series = self._select("node_memory_MemTotal_bytes")
@@ -136,20 +110,20 @@ class _Promql:
         if signal.statistic is Statistic.POD:
             return self._pod(signal.measured)
         match self._settings.preset:
-            case Preset.SEED:
-                return self._seed(signal)
+            case Preset.REAL_USAGE:
+                return self._real_usage(signal)
             case Preset.NODE_EXPORTER:
                 return self._node_exporter(signal)
             case Preset.KUBE_PROMETHEUS_STACK:
                 return self._kube_prometheus_stack(signal)
 
-    def _seed(self, signal: Signal) -> str:
+    def _real_usage(self, signal: Signal) -> str:
         cpu = signal.measured is Measured.CPU
         series = self._select("node_cpu_usage_avg_5m" if cpu else "node_mem_usage_avg_5m")
         return series if signal.statistic is Statistic.USE else _over_time(signal, series)
 
     def _kube_prometheus_stack(self, signal: Signal) -> str:
-        average = self._settings.average_seconds
+        average: float = self._settings.average
         if signal.measured is Measured.CPU:
             series = self._select("instance:node_cpu_utilisation:rate5m")
             average = 0
@@ -160,11 +134,11 @@ class _Promql:
         return f"100 * avg_over_time({series}[{duration(average)}])" if average else f"100 * {series}"
 
     def _node_exporter(self, signal: Signal) -> str:
-        average = self._settings.average_seconds
+        average = self._settings.average
         if signal.measured is Measured.CPU:
             idle = self._select("node_cpu_seconds_total", 'mode="idle"')
             rate = f"rate({idle}[{duration(average)}])" if average else f"irate({idle}[5m])"
-            # Counters and clocks are not read in the same moment: an idle CPU may seem idle for 101 %.
+            # Counters and clocks are read at different moments: an idle CPU may seem 101 % idle.
             busy = f"clamp_min(100 * (1 - avg by ({self._by}) ({rate})), 0)"
             if signal.statistic is Statistic.USE:
                 return busy
@@ -176,16 +150,16 @@ class _Promql:
             return f"100 * (1 - {now} / {total})"
         if signal.statistic is Statistic.DEVIATION:
             return f"100 * {_over_time(signal, available)} / {total}"
-        # The node that uses much has little available: the percentile is turned round.
-        return f"100 * (1 - {_over_time(signal, available, turned=True)} / {total})"
+        # A high percentile of use is a low percentile of what is available.
+        return f"100 * (1 - {_over_time(signal, available, inverted=True)} / {total})"
 
     def _pod(self, measured: Measured) -> str:
-        # Neither the groups of whole pods nor their sandboxes.
+        # Without the cgroups of whole pods and of sandboxes.
         containers = 'container!~"|POD"'
         if measured is Measured.MEMORY:
             return _of_pods(self._select("container_memory_working_set_bytes", containers))
         series = self._select("container_cpu_usage_seconds_total", containers)
-        window = duration(self._settings.average_seconds or 300)
+        window = duration(self._settings.average or 300)
         # A container that was started again has had two groups: each has its share of the window. Some cAdvisors
         # tell each CPU of a group by itself.
         return f"1000 * {_of_pods(f'sum without (id, name, cpu) (rate({series}[{window}]))')}"
@@ -206,13 +180,43 @@ def over_time(signal: Signal, promql: str) -> str:
 
 
 def _step(signal: Signal) -> str:
-    """So many points of a window are worked out anew."""
+    """The resolution of a subquery: some 60 points a window."""
     return duration(max(1.0, signal.window // 60))
 
 
-def _over_time(signal: Signal, series: str, step: str = "", turned: bool = False) -> str:
+def _over_time(signal: Signal, series: str, step: str = "", inverted: bool = False) -> str:
     span = f"[{duration(signal.window)}{f':{step}' if step else ''}]"
     if function := _OVER_TIME.get(signal.statistic):
         return f"{function}({series}{span})"
     percent = _QUANTILES[signal.statistic]
-    return f"quantile_over_time({(100 - percent if turned else percent) / 100:g}, {series}{span})"
+    return f"quantile_over_time({(100 - percent if inverted else percent) / 100:g}, {series}{span})"
+
+
+def rules(
+    preset: Preset,
+    average_seconds: float = 300.0,
+    interval: float = 30.0,
+    labels: Sequence[str] = NODE_LABELS,
+) -> str:
+    """The rule file that a preset needs; empty where it needs none, or where its source brings them along.
+
+    Both rules keep every label that may name the node, so that series join by any of them.
+    """
+    if preset is not Preset.REAL_USAGE:
+        return ""
+    window, by = duration(average_seconds), ", ".join(labels)
+    return f"""\
+groups:
+  - name: colocate-node-usage
+    interval: {duration(interval)}
+    rules:
+      - record: node_cpu_usage_avg_5m
+        expr: >-
+          clamp_min(100 * (1 - avg by ({by})
+          (rate(node_cpu_seconds_total{{mode="idle"}}[{window}]))), 0)
+      - record: node_mem_usage_avg_5m
+        expr: >-
+          100 * (1 - avg by ({by})
+          (avg_over_time(node_memory_MemAvailable_bytes[{window}]))
+          / avg by ({by}) (node_memory_MemTotal_bytes))
+"""

@@ -1,7 +1,7 @@
 """Asks Prometheus, or what speaks its HTTP API: Thanos, Mimir, VictoriaMetrics. Instant queries only.
 
-Every answer is bounded in length and in time, and read in a thread: whatever it is, others get their answers
-meanwhile. Nothing is repeated here: the next round asks again.
+Every answer is bounded in length and in time, and read in a thread, so that no answer holds up others. Nothing is
+tried twice here: the next round asks again.
 """
 
 import asyncio
@@ -10,43 +10,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-import msgspec
-
 from colocate.clock import Clock
 from colocate.cluster.connection import Connection, Login, Pem, checked, proxy_for
 from colocate.cluster.errors import Doing
 from colocate.cluster.secret import Secret
 from colocate.cluster.transport import Request, Transport
 from colocate.cluster.usage.answers import Vector, decode
+from colocate.cluster.usage.settings import PrometheusSettings
 from colocate.cluster.usage.signals import duration
 from colocate.errors import UserError
 
 _PODS = 4
-"""Times as long as that of its nodes is the answer of a cluster's pods: ten on each, with fewer labels."""
-
-
-class PrometheusSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Prometheus is, how to log in, and how patient to be."""
-
-    url: str
-    """May have a path, where Prometheus is behind a prefix."""
-    token_file: Path | None = None
-    """A bearer token; read again when it changes, as is every file here."""
-    username: str = ""
-    password_file: Path | None = None
-    certificate_authority: Path | None = None
-    client_certificate: Path | None = None
-    client_key: Path | None = None
-    server_name: str = ""
-    """The name in Prometheus' certificate, where it is not the host of the address."""
-    insecure: bool = False
-    """Check no certificate, and send credentials in the clear."""
-    proxy: str = ""
-    """Where none is named, the one that the environment names."""
-    timeout: float = 10.0
-    """Seconds for one query."""
-    longest_answer: int = 8 << 20
-    """Bytes: 15 000 nodes with all labels of an operator's are some 6 MB. Of pods it may be four times as long."""
+"""How many times as long the answer about pods may be as that about nodes: ten pods a node, with fewer labels."""
 
 
 def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | None = None) -> Connection:
@@ -62,7 +37,7 @@ def connection_to(settings: PrometheusSettings, environ: Mapping[str, str] | Non
         raise UserError("prometheus: url has a ? or # in it; give only the address, as http://HOST:PORT/PATH")
     host = address.hostname or ""
     place = f"{f'[{host}]' if ':' in host else host}{port}"
-    # Rebuilt without user and password, which would else be in every message.
+    # Rebuilt without user and password, so that no message shows them.
     server = urlunsplit((address.scheme, place, address.path.rstrip("/"), "", ""))
     if settings.token_file and (settings.username or address.username):
         raise UserError("prometheus: tokenFile and username exclude each other; give one of them")
@@ -96,7 +71,7 @@ def _pem(file: Path | None) -> Pem | None:
 
 
 def asking_for(name: str) -> Doing:
-    """What is done when a query of this name is asked; its errors begin with it."""
+    """The action that errors of a query of this name begin with."""
     return Doing("query", "prometheus", name=name)
 
 
@@ -108,7 +83,7 @@ class Prometheus:
     ) -> None:
         connection = connection_to(settings, environ)
         self.address = connection.server
-        """Without credentials: for people to read."""
+        """Without credentials, for logs and errors."""
         self._settings = settings
         self._transport = Transport(connection, clock)
 
@@ -116,15 +91,14 @@ class Prometheus:
         await self._transport.close()
 
     async def query(self, name: str, promql: str, *, pods: bool = False) -> Vector:
-        """What a query answers now, of nodes or of pods. A ClusterError, in a sentence, where it does not; the name
-        is for it."""
+        """The answer to a query about nodes or pods. Raises a ClusterError that begins with `name`."""
         settings = self._settings
         doing = asking_for(name)
         request = Request(
             doing,
             "GET",
             "/api/v1/query",
-            # Prometheus, too, is to give up when nobody waits for it any more.
+            # Have Prometheus give up when this process does.
             {"query": promql, "timeout": duration(settings.timeout)},
             at_most=settings.longest_answer * (_PODS if pods else 1),
             at_most_by="usage.prometheus.longestAnswer",

@@ -1,4 +1,4 @@
-"""How the queries are doing: for a doctor, for a person who reads logs, and as metrics."""
+"""How the queries are doing, for the doctor, for logs and as metrics."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from colocate import telemetry
 from colocate.clock import Clock
 from colocate.cluster.errors import ApiError, ClusterError, Unreachable
 from colocate.cluster.usage.answers import Vector
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import SeriesCollision
 from colocate.cluster.usage.node_series import Joined
 from colocate.cluster.usage.snapshot import SignalHealth
 from colocate.errors import UserError
@@ -23,20 +23,20 @@ from colocate.telemetry import (
 
 _REJECTED = ("unknown", "duplicate", "not_a_number", "infinite", "negative", "malformed")
 _SOME = 5
-"""So many nodes without a value are named in the log."""
+"""Nodes without a value that the log names."""
 
 
 class Record:
-    """Counts what happens to queries, by their names; tells of changes, not of every round."""
+    """Counts the results of queries by name; logs changes, not every round."""
 
     def __init__(self, queries: Mapping[str, str], clock: Clock) -> None:
         self._clock = clock
         self._health = {name: SignalHealth(name, query) for name, query in queries.items()}
         self._log = telemetry.logger()
         self._contested: dict[str, set[str]] = {}
-        """Nodes of which two series said different things in the last answer of each."""
+        """By query, the nodes with series that disagreed in its last answer."""
         self._told: dict[str, str] = {}
-        """The matcher that was last told of each."""
+        """By query, the matcher that was last logged."""
 
     @property
     def health(self) -> tuple[SignalHealth, ...]:
@@ -50,7 +50,7 @@ class Record:
         USAGE_QUERY_SECONDS.labels(name).observe(seconds)
 
     def succeeded(self, name: str, joined: Joined, answer: Vector | None = None) -> None:
-        """There is a good answer, which may yet hold nothing of use."""
+        """A query was answered, perhaps with nothing useful."""
         before = self._health[name]
         now = self._clock.time()
         health = before.succeeded(now, joined, answer.warnings if answer else ())
@@ -85,7 +85,7 @@ class Record:
             )
 
     def _tell_of(self, name: str, nodes: int, collision: SeriesCollision) -> None:
-        """Once it was so twice in a row: two that tell the truth may differ for a moment."""
+        """Called once a node was contested twice in a row: two true series may differ for a moment."""
         if self._told.get(name) == collision.matcher:
             return
         self._told[name] = collision.matcher
@@ -102,7 +102,7 @@ class Record:
         )
 
     def looked_at_units(self, ratios: Mapping[str, bool]) -> None:
-        """Whether the last values of each signal look like ratios. It is told when they begin to."""
+        """Note whether the last values of each signal look like ratios, and log when they begin to."""
         begun = [name for name, ratio in ratios.items() if ratio and not self._health[name].ratio]
         for name, ratio in ratios.items():
             self._health[name] = msgspec.structs.replace(self._health[name], ratio=ratio)

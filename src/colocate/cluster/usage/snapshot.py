@@ -1,17 +1,12 @@
-"""All that is known of the use of nodes and pods at one moment, and how it came to be known. Facts only."""
+"""The use of nodes and pods after one round, and how its queries went. Facts only."""
 
 from collections.abc import Mapping
 
 import msgspec
 
-from colocate.cluster.usage.claims import Sample
-from colocate.cluster.usage.collisions import SeriesCollision
+from colocate.cluster.usage.claims import SeriesCollision
 from colocate.cluster.usage.node_series import Counts, Joined
-from colocate.cluster.usage.signals import Measured, Signal, Statistic
-from colocate.model.load import Aggregate, NodeLoad, PodUsage, Usage
-
-_LATE = 300.0
-"""Seconds by which a deviation or an aggregate may be older than the use next to which it stands."""
+from colocate.model.load import NodeLoad, PodUsage
 
 
 class SignalHealth(msgspec.Struct, frozen=True):
@@ -32,7 +27,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
     strangers: tuple[Mapping[str, str], ...] = ()
     """The labels of some series of no node that we know."""
     collisions: tuple[SeriesCollision, ...] = ()
-    """Some of the nodes of which two series say different things; the higher counts."""
+    """Some of the nodes with two series that disagree; the higher counts."""
     warnings: tuple[str, ...] = ()
     """What Prometheus says about its own answer."""
     ratio: bool = False
@@ -56,7 +51,7 @@ class SignalHealth(msgspec.Struct, frozen=True):
 
 
 class UsageSnapshot(msgspec.Struct, frozen=True):
-    """What a moment's decisions are made from. Never changes; the next one is another object."""
+    """The result of one round. It never changes; the next round makes another."""
 
     taken: float = 0.0
     """When, in seconds since the epoch; 0 before the first round."""
@@ -75,36 +70,3 @@ class UsageSnapshot(msgspec.Struct, frozen=True):
     def of(self, name: str) -> SignalHealth | None:
         """The health of one signal."""
         return next((health for health in self.health if health.name == name), None)
-
-
-def node_loads(samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, NodeLoad]:
-    """The samples of all signals, by node."""
-    names = dict.fromkeys(name for signal in samples for name in samples[signal])
-    use: dict[Measured, dict[str, Usage]] = {measured: _usages(measured, samples) for measured in Measured}
-    found = {name: NodeLoad(use[Measured.CPU].get(name), use[Measured.MEMORY].get(name)) for name in names}
-    return {name: load for name, load in found.items() if load.cpu or load.memory}
-
-
-def _usages(measured: Measured, samples: Mapping[Signal, Mapping[str, Sample]]) -> dict[str, Usage]:
-    further = [
-        (signal, by_node)
-        for signal, by_node in samples.items()
-        if signal.measured is measured and signal.statistic not in (Statistic.USE, Statistic.POD)
-    ]
-    return {
-        name: _usage(sample, [(signal, by_node[name]) for signal, by_node in further if name in by_node])
-        for name, sample in samples.get(Signal(measured), {}).items()
-    }
-
-
-def _usage(use: Sample, further: list[tuple[Signal, Sample]]) -> Usage:
-    deviation, aggregates = 0.0, []
-    for signal, sample in further:
-        if sample.time < use.time - _LATE:
-            # Its query has failed for a while: it must not pass for as fresh as the use.
-            continue
-        if (kind := signal.aggregation) is None:
-            deviation = sample.value
-        else:
-            aggregates.append(Aggregate(kind, signal.window, sample.value))
-    return Usage(use.value, use.time, deviation, tuple(aggregates))

@@ -1,4 +1,4 @@
-"""Which GPU of which node: policies over a whole cluster at once. Pure, and in numpy (the extra `replay`).
+"""Which GPU of which node: policies over a whole cluster at once. Pure, and in numpy (the extra `packing`).
 
 A room of its own inside `gpus`, so that an agent, which has one node, loads no numpy. The scheduler and the replay
 enter here: the very code that schedules also replays.

@@ -13,9 +13,8 @@ score, as what is left of it to 100.
 import math
 
 from colocate.load.demand import Demand, taken
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import BalancedSettings
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 
 _LOST = 1e-9
 """More percent than floats lose, and less than anybody measures: no point is lost with them."""

@@ -1,9 +1,8 @@
 """load-aware: the weighted free percentage of a node, with pods that are not measured yet and this one."""
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import LoadAwareSettings
-from colocate.load.terms import NodeTerms
+from colocate.load.terms import NodeTerms, ScorePart
 from colocate.model.load import Amount
 
 

@@ -9,10 +9,9 @@ from functools import lru_cache
 
 from colocate.load.demand import Demand
 from colocate.load.policies.beta import max_variance, probability_below
-from colocate.load.policies.parts import ScorePart
 from colocate.load.policies.risk_balancing import deviation, mu_sigma
 from colocate.load.settings import OvercommitmentSettings
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 from colocate.model.go import clamp, go_round
 
 _VARIANCE_ALLOWED = 0.99

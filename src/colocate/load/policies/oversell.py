@@ -9,9 +9,8 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import OversellSettings
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 
 
 class Quotient(NamedTuple):
@@ -113,7 +112,7 @@ def _left(terms: ResourceTerms, request: int, ratio: Quotient) -> int:
 
 
 def _looks(terms: ResourceTerms, request: int, ratio: Quotient) -> float:
-    """The same node's requested share, in percent."""
+    """The node's requested share with this ratio, in percent."""
     looks = terms.room * ratio.over
     return min(100 * (terms.requested + request) * ratio.under / looks, 100.0) if looks else 100.0
 

@@ -1,9 +1,8 @@
 """target-load-packing: fill nodes up to a target of CPU, best fit first; beyond it, the emptier the better."""
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import PackingSettings
-from colocate.load.terms import NodeTerms
+from colocate.load.terms import NodeTerms, ScorePart
 from colocate.model.go import go_round
 
 

@@ -7,8 +7,7 @@ Where all are equally used, all get 0.
 from collections.abc import Sequence
 
 from colocate.load.demand import taken
-from colocate.load.policies.parts import ScorePart
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 
 
 class RealUsage:

@@ -3,9 +3,8 @@
 import math
 
 from colocate.load.demand import Demand
-from colocate.load.policies.parts import ScorePart
 from colocate.load.settings import RiskBalancingSettings
-from colocate.load.terms import NodeTerms, ResourceTerms
+from colocate.load.terms import NodeTerms, ResourceTerms, ScorePart
 from colocate.model.go import clamp, go_round
 
 

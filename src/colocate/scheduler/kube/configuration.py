@@ -1,23 +1,25 @@
 """Writes the KubeSchedulerConfiguration of a second, stock kube-scheduler that asks the extender. Pure.
 
-Every line says why it is there. The extender's weight is worked out from the plugins that score beside it: as much
+Every line says why it is there. The extender's weight is computed from the plugins that score beside it: as much
 as leaves the fewest hot nodes, or so much that a hot node loses whatever they say.
 """
 
+import ipaddress
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
 import yaml
 from msgspec import inspect
 
+from colocate.cluster.secret import Secret
 from colocate.config import words
 from colocate.errors import UserError
 from colocate.load import DEFAULT_PLUGINS, ExtenderWeight, ScorePlugin, advised_weight, least_weight
 from colocate.model import go, values
-from colocate.scheduler.addresses import has_login, leads_somewhere, without_login
 from colocate.wire.extender_questions import without_nulls
 
 T = TypeVar("T")
@@ -61,7 +63,7 @@ class KubeProfile(msgspec.Struct, frozen=True):
     def score_plugins(self) -> tuple[ScorePlugin, ...]:
         """Those of kube-scheduler's own that score in this profile."""
         weights = {one.name: one.weight for one in DEFAULT_PLUGINS}
-        # What is said of all points comes first, and what is said of scores has the last word.
+        # `multiPoint` first; `score` overrides it.
         for point in ("multiPoint", "score"):
             said = self.plugins.get(point, PluginSet())
             off = {one.name for one in said.disabled}
@@ -83,7 +85,7 @@ class TlsFiles(msgspec.Struct, frozen=True):
 
 
 class WantedConfiguration(msgspec.Struct, frozen=True):
-    """What the configuration is to say."""
+    """The wanted configuration."""
 
     url: str = "http://127.0.0.1:8890"
     profiles: Sequence[KubeProfile] = (KubeProfile(),)
@@ -257,7 +259,7 @@ def _gpu_extender(wanted: WantedConfiguration) -> Iterator[str]:
         yield _line(6, "- name", name, why)
     yield _line(4, "nodeCacheCapable", True, "send names, not whole nodes")
     yield _line(4, "httpTimeout", _GPU_TIMEOUT, "a bind writes to the API server twice")
-    yield _line(4, "ignorable", False, "without it nobody knows which GPU: pods wait until it is back")
+    yield _line(4, "ignorable", False, "only the extender knows which GPU: pods wait until it is back")
     if wanted.url.startswith("https://"):
         yield from _https(wanted.tls)
 
@@ -324,3 +326,44 @@ def typed(kind: type[T], tree: Any, where: str, path: str = "") -> T:
         raise UserError(f"{where}: {problem}") from None
     except msgspec.ValidationError as error:
         raise UserError(f"{where}: {path and f'{path}: '}{error}; correct it") from None
+
+
+def leads_somewhere(url: str) -> bool:
+    """Whether it is an http or https address with a host, and without query, fragment or spaces."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and port != 0
+        and not (parts.query or parts.fragment or any(letter.isspace() for letter in url))
+    )
+
+
+def without_login(url: str) -> str:
+    """The address without user and password, for logs and errors."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def has_login(url: str) -> bool:
+    """Whether it has a user or a password in it."""
+    return "@" in urlsplit(url).netloc
+
+
+def with_token(url: str, token: Secret) -> str:
+    """The address with a token as its password: kube-scheduler can send a token in no other way."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"scheduler:{quote(token.reveal(), safe='')}@{parts.netloc}"))
+
+
+def is_local(url: str) -> bool:
+    """Whether its host is this machine."""
+    try:
+        host = urlsplit(url).hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -12,7 +12,6 @@ import msgspec
 
 from colocate.errors import UserError
 from colocate.load import DEFAULT_POINTS, Staleness
-from colocate.scheduler.addresses import leads_somewhere, without_login
 from colocate.scheduler.kube.configuration import (
     API_VERSION,
     KIND,
@@ -20,9 +19,11 @@ from colocate.scheduler.kube.configuration import (
     Plugin,
     PluginSet,
     WantedConfiguration,
+    leads_somewhere,
     lease_of,
     tree_of,
     typed,
+    without_login,
 )
 from colocate.scheduler.kube.extender import KubeExtender
 from colocate.scheduler.settings import SchedulerConfig

@@ -1,4 +1,4 @@
-"""Every decision, kept for whoever asks why: a bounded number in memory, and as JSON lines on disk if wished.
+"""Keeps decisions for explanations: a bounded number in memory, and as JSON lines on disk if configured.
 
 A pod that the filter has refused on all its candidates is kept as well, with the reasons. On disk a decision is two
 lines, once it is made and once the pod is seen bound. They are written by a thread: a slow disk delays no answer, and
@@ -54,7 +54,7 @@ class Told(msgspec.Struct, frozen=True):
 
     explanation: Explanation
     shadow: bool
-    """Nobody was told these scores: all nodes were answered alike."""
+    """Whether these scores were not sent: all nodes got equal scores."""
     refused: tuple[RefusedPod, ...] = ()
     refused_count: int = 0
     hot: tuple[RefusedPod, ...] = ()
@@ -76,15 +76,15 @@ class Line(msgspec.Struct, frozen=True, tag_field="what", tag="decision"):
 
 
 class _Sieve(msgspec.Struct, frozen=True):
-    """What the filter said before."""
+    """The filter's last answer for the pod."""
 
     refused: Refusals
     hot: Refusals
-    """Refused by right, and let through all the same."""
+    """Whether the nodes are too hot and were let through because no other was left."""
 
 
 class DecisionLog:
-    """Decisions as they are made, and what became of them."""
+    """Keeps decisions, and the nodes that their pods went to."""
 
     def __init__(self, settings: Decisions, load: LoadSettings, *, shadow: bool) -> None:
         self._settings = settings
@@ -137,7 +137,7 @@ class DecisionLog:
         return None if kept is None else self._told(kept, self._sieve(kept))
 
     async def find_all(self, pod: str) -> Told | None:
-        """The same, with every candidate. Of thousands that takes a while, for which answers do not wait."""
+        """What is told of a pod, with every candidate; in a thread, as thousands take a while."""
         kept = self._find(pod)
         if kept is None:
             return None
@@ -150,7 +150,7 @@ class DecisionLog:
         return await in_thread(tell)
 
     def find_node(self, pod: str, node: str) -> Told | None:
-        """The same, with what is known of one node; without any where nothing is."""
+        """What is told of a pod, with one node only; without nodes where it is unknown."""
         kept = self._find(pod)
         if kept is None:
             return None
@@ -203,12 +203,12 @@ class DecisionLog:
             telemetry.SCHEDULER_LINES_DROPPED.inc()
             return
         sieve = self._sieve(kept)
-        # A disk may hang for long, and of thousands of refusals few are written.
+        # In a thread: a disk may hang for long. Of thousands of refusals only a few are written.
         self._waiting.append((happened, kept, _Sieve(sieve.refused.shortened, sieve.hot.shortened)))
         self._news.changed()
 
     async def run(self) -> NoReturn:
-        """Write what is to be written, until cancelled; what waits then is written before this ends."""
+        """Write decisions until cancelled, then those that still wait."""
         seen = 0
         failing = False
         try:
@@ -230,10 +230,10 @@ class DecisionLog:
             )
 
     def _flush(self, failing: bool) -> bool:
-        """Write all that waits; whether that has failed."""
+        """Write all waiting decisions; whether that failed."""
         file = self._settings.file
         assert file is not None
-        # At the end, a thread that nobody waits for any more may still be at it.
+        # At the end, an abandoned thread may still be writing.
         with self._writing:
             while lines := self._next_lines():
                 try:
@@ -259,7 +259,7 @@ class DecisionLog:
 
 
 def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
-    """Add lines to a file; one that has its size is put aside first, and the oldest of those goes."""
+    """Append lines to the file. A full file is put aside first, and the oldest such file is deleted."""
     try:
         full = file.stat().st_size + sum(map(len, lines)) > most and file.stat().st_size > 0
     except FileNotFoundError:
@@ -286,14 +286,14 @@ def append(file: Path, lines: list[bytes], most: int, files: int) -> None:
 
 
 def _write_whole(file: FileIO, data: bytes) -> None:
-    """As a disk fills up, it takes some of the data before it says so."""
+    """A disk that fills up takes some of the data before it fails."""
     left = memoryview(data)
     while left:
         left = left[file.write(left) or 0 :]
 
 
 def make_private(file: Path, files: int) -> None:
-    """See that only their owner can read the files there are: they may be of a time when everybody could."""
+    """Let only the owner read existing files: earlier versions let every user."""
     for one in (file, *(file.with_name(f"{file.name}.{number}") for number in range(1, files))):
         with suppress(FileNotFoundError):
             if stat.S_ISREG(one.stat().st_mode) and one.stat().st_mode & 0o077:
@@ -302,5 +302,5 @@ def make_private(file: Path, files: int) -> None:
 
 
 def _private(path: str, flags: int) -> int:
-    """Opened for its owner alone: pods' names, and why they are where, are not for every user of the machine."""
+    """Open for the owner alone: other users of the machine must not read names and reasons."""
     return os.open(path, flags, 0o600)

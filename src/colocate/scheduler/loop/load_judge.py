@@ -1,7 +1,6 @@
-"""Judges by the table of loads: what the extender answers with. No I/O; what was answered is handed to the log.
+"""Answers the extender's questions from the table of loads. No I/O; answers are handed to the decision log.
 
-In shadow mode every answer is neutral, all nodes alike, and nothing is assumed from it: the record says what it
-would have been.
+In shadow mode all nodes get equal scores and nothing is assumed; the log says what the answer would have been.
 """
 
 from collections.abc import Sequence
@@ -14,24 +13,27 @@ from colocate.load import (
     MissingFilter,
     Mix,
     PackedNames,
+    Sifted,
     decide,
     pod_facts,
     refused_everywhere,
     sift,
 )
-from colocate.scheduler.loop.all_hot import AllHotTold
 from colocate.scheduler.loop.decision_log import DecisionLog
 from colocate.scheduler.loop.strict_cpus import StrictPod, strict_refusals
 from colocate.scheduler.loop.table_feed import TableFeed
 from colocate.scheduler.server.judge import Sieved
+from colocate.telemetry import Event
 from colocate.wire.extender_questions import Asked, read_names
 
 _LEAST_BOUND = 10_000
-"""Candidates that are judged at once however few nodes are known, as none are at the start."""
+"""Candidates that a question may have while few nodes are known, as at the start."""
+_CALM = 60.0
+"""Seconds without a pod that found every candidate too hot, after which that is over."""
 
 
 class LoadJudge:
-    """Decides for the server. See `judge.Judge`."""
+    """Answers the server's questions. See `judge.Judge`."""
 
     def __init__(
         self,
@@ -67,7 +69,7 @@ class LoadJudge:
         asked_for, now = asked.pod(LoadPod), self._clock.time()
         pod = pod_facts(asked_for)
         self._table.advance(now)
-        # Where it goes is open again; what it is assumed on is said by the scores, if any node is left.
+        # It is open again where the pod goes; the scores assume it on nodes, if any are left.
         self._table.withdraw(pod.uid)
         strict = self._strictly_refused(asked, asked_for.metadata.namespace)
         names = [name for name in asked.names if name not in strict] if strict else asked.names
@@ -79,7 +81,7 @@ class LoadJudge:
             self._decisions.sifted(pod.uid, sifted)
             left = names if self._shadow else sifted.passed
             if len(left) == 1:
-                # Of a single node kube-scheduler asks for no score.
+                # kube-scheduler does not ask for the score of a single node.
                 self._score(asked_for, caller, left)
             elif not left and sifted.refused:
                 mix = self._mix(asked_for)
@@ -89,7 +91,8 @@ class LoadJudge:
         return Sieved({name: str(why) for name, why in sifted.refused.items()} | strict)
 
     def _strictly_refused(self, asked: Asked, namespace: str) -> dict[str, str]:
-        """Nodes where no CCX has room for a pod that wishes for one, or whose namespace does; in shadow mode none."""
+        """Nodes without a free CCX for a pod that must have one, by itself or by its namespace; none in shadow
+        mode."""
         by_default = namespace in self._facts.strict_by_default
         if self._shadow or (not by_default and ANNOTATION.encode() not in bytes(asked.sent_pod)):
             return {}
@@ -108,11 +111,11 @@ class LoadJudge:
             keep=self._nodes_kept,
             assume=not self._shadow,
             kept_as=kept_as,
-            # The API server vouches for a pod that it shows; for any other nobody does but who asks.
+            # Only the caller vouches for a pod that the API server has not shown.
             vouched_by="" if self._facts.shows(facts) else caller,
         )
         if answer.decision.uid:
-            # Whoever asks for a pod that is none, such as the doctor, leaves no trace.
+            # A question without a real pod, such as the doctor's, is not logged.
             self._decisions.judged(answer)
         return answer.scores
 
@@ -130,11 +133,52 @@ class LoadJudge:
             if not synced
         ]
         if not self._sampled:
-            # Nobody is judged by loads.
+            # Loads judge no pod here.
             return reasons
         if not reasons and not facts.sampled.count:
             reasons.append("the scheduler has not asked for samples yet")
         if not reasons and self._needs_samples and not self._table.loads:
-            # Without any, the filter as it is configured would refuse every node.
+            # Without samples, the filter would refuse every node.
             reasons.append("no node has a sample yet, and load.staleness.filter is closed")
         return reasons
+
+
+class AllHotTold:
+    """Logs when the filter begins to find every candidate too hot, and when that is over: once each.
+
+    Pods differ in demand and candidates, so one that finds a cool node does not end it; a minute in which every pod
+    found one does.
+    """
+
+    def __init__(self, *, shadow: bool) -> None:
+        self._shadow = shadow
+        self._begun: float | None = None
+        self._last = 0.0
+        self._answers = 0
+
+    def sifted(self, pod: str, sifted: Sifted, now: float) -> None:
+        if sifted.all_hot:
+            self._is_so(pod, sifted, now)
+        elif self._begun is not None and now - self._last >= _CALM:
+            telemetry.logger().info(
+                Event.FILTER_COOLER,
+                answers=self._answers,
+                seconds=round(self._last - self._begun, 1),
+                shadow=self._shadow,
+            )
+            self._begun = None
+
+    def _is_so(self, pod: str, sifted: Sifted, now: float) -> None:
+        outcome = "let through" if sifted.hot else "refused"
+        telemetry.SCHEDULER_ALL_HOT.labels(outcome, str(self._shadow).lower()).inc()
+        if self._begun is None:
+            self._begun, self._answers = now, 0
+            telemetry.logger().warning(
+                Event.FILTER_ALL_HOT,
+                pod=pod,
+                candidates=len(sifted.passed) + len(sifted.refused),
+                outcome=outcome,
+                shadow=self._shadow,
+            )
+        self._last = now
+        self._answers += 1

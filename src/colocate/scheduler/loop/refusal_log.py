@@ -1,6 +1,6 @@
-"""What the filter refused for pods, and why: all of it while there is room, of the oldest a few.
+"""The nodes that the filter refused for pods, and why: all of them within a bound, a few for the oldest pods.
 
-Reasons are put into words when somebody asks.
+Reasons are put into words when they are asked for.
 """
 
 from collections import OrderedDict
@@ -12,9 +12,9 @@ import msgspec
 from colocate.load import Refusal
 
 _NODES_REFUSED = 20
-"""That are told unasked."""
+"""Refused nodes that an explanation names unless asked for all."""
 _REFUSALS_IN_ALL = 100_000
-"""Beyond which the oldest are left with those."""
+"""Refusals kept in all; beyond, the oldest pods keep only those."""
 
 
 class RefusedPod(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Refusals(msgspec.Struct, frozen=True):
 
     @property
     def shortened(self) -> "Refusals":
-        """With no more of them than are told unasked."""
+        """With no more nodes than an explanation names."""
         if len(self.by_node) <= _NODES_REFUSED:
             return self
         return Refusals(dict(islice(self.by_node.items(), _NODES_REFUSED)), self.count)
@@ -55,18 +55,18 @@ class AllRefusals:
         self._by_uid: OrderedDict[str, Refusals] = OrderedDict()
         self._count = 0
         self._whole: OrderedDict[str, None] = OrderedDict()
-        """Those with more than a few, the oldest first."""
+        """Pods with more refusals than an explanation names, the oldest first."""
 
     def get(self, uid: str) -> Refusals:
         return self._by_uid.get(uid, NO_REFUSALS)
 
     def of(self, uid: str, node: str) -> Refusals:
-        """Of that node alone."""
+        """The refusal of one node."""
         why = self.get(uid).by_node.get(node)
         return NO_REFUSALS if why is None else Refusals({node: why}, 1)
 
     def add(self, uid: str, refused: Mapping[str, Refusal]) -> None:
-        """In place of those before."""
+        """Replace the refusals of a pod."""
         self._remove(uid)
         if not refused:
             return

@@ -1,4 +1,4 @@
-"""Keeps pods that wish for strict CPUs off nodes where no CCX has room: they would fail to start there, for ever.
+"""Refuses nodes without a free CCX for pods with strict CPUs: such a pod would never start there.
 
 Nodes tell by an annotation what they have, and whose pods are strict without a wish of their own. One that tells
 nothing, or garbage, is not judged.
@@ -48,7 +48,7 @@ class _Spec(_Read, frozen=True):
 
 
 class StrictPod(_Read, frozen=True):
-    """As much of a pod as its wishes are about."""
+    """The part of a pod that states its CPU wishes."""
 
     metadata: _Metadata = _Metadata()
     spec: _Spec = _Spec()
@@ -102,7 +102,7 @@ def _demand(pod: StrictPod, *, by_default: bool) -> StrictDemand | None:
 
 
 def strict_refusals(pod: StrictPod, names: Sequence[str], told_by: Callable[[str], str]) -> dict[str, str]:
-    """The nodes that have no room, each with a reason; `told_by` is what a node's annotation says."""
+    """The nodes without a free CCX, each with a reason; `told_by` returns a node's annotation."""
     stated, by_default = _demand(pod, by_default=False), _demand(pod, by_default=True)
     refused: dict[str, str] = {}
     if by_default is None:

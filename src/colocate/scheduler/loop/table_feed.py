@@ -1,8 +1,8 @@
 """Keeps the table of loads in step with the cluster and with the samples. Decides nothing.
 
-Nodes and pods come from watch caches, which survive whatever the API server does; samples from the poller, which
-survives whatever Prometheus does. All of it enters the table in one event loop, so that no answer sees half;
-samples bit by bit, beside what answers are given from, so that none waits for them.
+Nodes and pods come from watch caches, which survive failures of the API server; samples from the poller, which
+survives failures of Prometheus. All facts enter the table in one event loop, so that no answer sees half of them.
+Samples enter step by step, beside the round that answers requests, so that no request waits for them.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from colocate.scheduler.loop.strict_cpus import StrictByDefault
 _STEP = 1000
 """Pods that one step of joining looks at: a few milliseconds."""
 _CLOCKS_AGREE = 2.0
-"""Seconds by which a clock that is as good as ours may seem to differ: it is told in whole seconds."""
+"""Seconds by which a correct clock may seem to differ: the API tells it in whole seconds."""
 
 
 class _Address(msgspec.Struct, frozen=True):
@@ -64,19 +64,19 @@ class TableFeed:
         self.strict_by_default = StrictByDefault()
         self.sampled = Watched()
         """Counts the rounds of samples that the table has."""
-        # What is entered is compared with the time: a pod that has been bound for long must not look new.
+        # The table needs the time first: a pod that was bound long ago must not look new.
         table.advance(clock.time())
 
     def known_nodes(self) -> Iterable[KnownNode]:
         return [node.known for node in self.nodes]
 
     def free_ccxs(self, node: str) -> str:
-        """What a node says of its CCXs; nothing where it does not."""
+        """The annotation of a node about its free CCXs; empty where it has none."""
         known = self.nodes.get(Key("", node))
         return "" if known is None else known.metadata.annotations.free_ccxs
 
     def shows(self, pod: PodFacts) -> bool:
-        """Whether the API server has shown this very pod."""
+        """Whether the API server has shown this pod, by uid."""
         namespace, _, name = pod.key.partition("/")
         known = self.pods.get(Key(namespace, name))
         return known is not None and known.metadata.uid == pod.uid
@@ -93,18 +93,18 @@ class TableFeed:
             latest = poller.latest
             usages = await self._by_uid(latest.pods) if latest.pods or self.table.pods.usages else None
             for _ in self.table.observing(latest.nodes, self._clock.time(), usages):
-                # Requests go first: they are answered by what was known before.
+                # Let requests go first; they are answered from the round before.
                 await asyncio.sleep(0)
             self.sampled.changed()
 
     async def _by_uid(self, usages: Mapping[str, PodUsage]) -> dict[str, PodUsage]:
-        """Samples name pods as people do; of a name, the pod that has it now, where it is on a node. Its class says
-        whether its use is that of prod: samples do not. What is too old is not measured."""
+        """Pod samples by uid, for pods that are bound now; expired ones are left out. Whether a pod is prod comes
+        from its class."""
         found = {}
         staleness, now = self.table.settings.staleness, self._clock.time()
         for number, (name, usage) in enumerate(usages.items()):
             if number % _STEP == 0:
-                # Here, too, requests go first.
+                # Let requests go first.
                 await asyncio.sleep(0)
             pod = self.pods.get(Key(*name.split("/", 1)))
             bound = None if pod is None else self.table.pods.get(pod.metadata.uid)
@@ -131,7 +131,7 @@ class TableFeed:
                 return
             case Modified(old=old, new=pod):
                 if old.metadata.uid != pod.metadata.uid:
-                    # One of the same name came in its place, unseen.
+                    # The watch missed the end of the old pod of this name.
                     self.table.end(old.metadata.uid)
             case Added(new=pod):
                 pass
@@ -143,8 +143,8 @@ class TableFeed:
             self.table.end(pod.metadata.uid)
 
     def _bound(self, pod: LoadPod, now: float) -> BoundPod | None:
-        """The pod on its node. A binding that was seen to happen counts from then: the API's clock may be another
-        than ours, and is asked only about pods that were there before we looked."""
+        """The pod on its node. A binding that this process saw happen counts from then; the API's clock, which may
+        differ from ours, counts only for pods that were bound before."""
         bound = bound_pod(pod, now, self._ahead)
         if bound is None:
             return None

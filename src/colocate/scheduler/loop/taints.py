@@ -1,11 +1,11 @@
 """Keeps every node's heat as taints `colocate.dev/load-1` to `-4`, which make schedulers prefer cooler nodes.
 
 A node of heat n has the taints 1 to n, all PreferNoSchedule: nothing is ever kept off a node by them. One process
-writes at a time, by a lease, asked before every single write; a bounded number of times a minute; and no taint
-but these is ever changed: a node that somebody else writes meanwhile is left for the next round. Whoever can write
-nothing, or knows too little to, for four times the lease's duration leaves the lease to another for as long. Who
-ends leaves taints and lease to another that has it or waits for it; where none does, the taints are removed. In
-shadow mode nothing is written, no lease is taken, and each change is told once, as if it had been written.
+writes at a time: it holds a lease, which is checked before every write. Writes a minute are bounded. No other taint
+is ever changed: if another process changes a node's taints meanwhile, the node waits for the next round. A process
+that cannot write, or lacks the facts to, for four times the lease's duration gives the lease up for as long. At its
+end a process leaves the taints to another that holds the lease or waits for it; if there is none, it removes them.
+In shadow mode nothing is written, no lease is taken, and each change is logged once, as if it had been written.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import os
 import socket
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from colocate import telemetry
@@ -26,18 +26,25 @@ from colocate.cluster.lease import LeaseHolder, LeaseSettings
 from colocate.cluster.resources import NODES, Object
 from colocate.errors import UserError
 from colocate.load import Heat, TaintChange, TaintPlan, heats, held, plan_taints, pressures, rounded_down
+from colocate.model.load import Taint
 from colocate.scheduler.loop.table_feed import TableFeed, WatchedNode
-from colocate.scheduler.loop.taint_levels import LEVELS, REMOVAL, level_of, tainted, with_level
 from colocate.scheduler.sections import Taints, TaintsOnStop
 from colocate.scheduler.server.judge import Judge
 from colocate.telemetry import NODE_HEAT, TAINT_WRITES, TAINTS_WAITING, Event
 
+PREFIX = "colocate.dev/load-"
+EFFECT = "PreferNoSchedule"
+LEVELS = 4
+REMOVAL = f"for n in 1 2 3 4; do kubectl taint nodes --all {PREFIX}$n:{EFFECT}-; done"
+"""The command that removes them by hand, one by one: kubectl changes no node that lacks one of several."""
+_ODD = -1
+"""The level of a node whose set of our taints belongs to no level: it is always rewritten."""
 _ENDING = 10.0
-"""Seconds in which a write that is under way at the end must be done."""
+"""Seconds that a write under way may take at the end."""
 _REMOVING = 30.0
-"""Seconds in which all taints must be gone at the end, or be another's."""
+"""Seconds that removing all taints, or finding another holder, may take at the end."""
 _IN_VAIN = 4
-"""Durations of the lease for which it is held though nothing can be written."""
+"""How many lease durations the lease is kept while nothing can be written."""
 _AT_ONCE = 8
 
 
@@ -77,14 +84,14 @@ class Tainting:
         self._in_vain = InVain(self._hold_in_vain)
         self._told_in_vain = False
         self._imagined: dict[str, int] = {}
-        """In shadow mode, what nodes would show by now."""
+        """In shadow mode, the heat that nodes would show by now."""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Write for as long as the body runs; then leave the taints to another, or take them away, unless told
-        otherwise."""
+        """Write for as long as the body runs; then leave the taints to another process or remove them, as
+        configured."""
         if self._shadow:
-            # Who writes nothing must not keep from writing who does.
+            # A shadow must not keep the lease from a writer.
             async with self._rounds():
                 yield
             return
@@ -118,8 +125,8 @@ class Tainting:
             await self._clock.sleep(self._settings.period)
 
     async def _round(self) -> bool | None:
-        """Whether this process can do what it holds the lease for; None where that did not show."""
-        # Without any sample nobody knows better than what nodes show already.
+        """Whether this process can write; None where there was nothing to write."""
+        # Without samples, what nodes show stays.
         if self._judge.unready() or not self._facts.table.loads:
             return False
         if self._shadow:
@@ -127,7 +134,7 @@ class Tainting:
         elif self.lease.held:
             return await self._write(self.planned())
         else:
-            # Whoever writes now knows how hot nodes were; what they show will tell.
+            # Another process writes: when it stops, start from the taints that nodes show.
             self._heats.clear()
         return None
 
@@ -172,7 +179,7 @@ class Tainting:
         return made
 
     def shown(self) -> dict[str, int]:
-        """The heat that nodes show, or in shadow mode would; less than 0 where their taints are no level's."""
+        """The heat that nodes show, or would in shadow mode; below 0 where their taints belong to no level."""
         shown = {node.metadata.name: level_of(node.spec.taints) for node in self._facts.nodes}
         self._imagined = {name: level for name, level in self._imagined.items() if name in shown}
         return shown | self._imagined
@@ -189,7 +196,7 @@ class Tainting:
         for change in planned.changes:
             if not self.lease.held:
                 break
-            # A write that was cut off might take effect after the removal of all taints.
+            # A cancelled write might take effect after all taints were removed.
             did = await seen_through(self._write_one(change)) or bool(did)
         return did
 
@@ -199,7 +206,7 @@ class Tainting:
             if await self._set(change.node, change.after):
                 self._tell(change)
         except (ClusterError, UserError) as error:
-            # Who was overtaken, or whose node has gone, need not know.
+            # Another write came first, or the node is gone: no error.
             if not isinstance(error, Conflict | NotFound):
                 telemetry.logger().warning(Event.TAINTS_FAILED, node=change.node, error=str(error))
                 return False
@@ -218,7 +225,7 @@ class Tainting:
     async def _set(self, node: str, level: int) -> bool:
         """Bring a node's taints to a level; whether there was anything to write."""
         try:
-            # Not as the cache has it: what is written must be made for what is there.
+            # Read now, not from the cache: the patch must match the node as it is.
             seen: Object = await self._client.get(NODES, node)
             spec = seen.get("spec")
             taints = spec.get("taints") if isinstance(spec, Mapping) else None
@@ -243,26 +250,26 @@ class Tainting:
         if self.lease.another:
             telemetry.logger().info(Event.TAINTS_PASSED_ON, nodes=nodes, holder=self.lease.another)
         elif nodes and (self.lease.ever_held or not self.lease.error):
-            # Who never wrote, and cannot know who does, has nothing to say of them.
+            # Do not warn if this process never held the lease and cannot read it.
             self._tell_left(
                 nodes, 0, self.lease.error or "no process renews the lease, and it has not expired yet"
             )
 
     async def _remove_all(self, seconds: float) -> None:
-        """All at once, and not a few a minute: nobody will come back for those that are left."""
+        """Remove all taints now, without the bound per minute: no later round will."""
         hot: Sequence[str] = tainted(self._facts.nodes)
         removed: list[str] = []
-        room = asyncio.Semaphore(_AT_ONCE)
+        limit = asyncio.Semaphore(_AT_ONCE)
 
         async def remove(name: str) -> None:
-            async with room:
+            async with limit:
                 if await self._removed(name):
                     removed.append(name)
 
         reason = ""
         try:
             async with deadline(self._clock, seconds):
-                # Not as the cache has it: the last writes may not have come back yet.
+                # Read now, not from the cache, which may lack the last writes.
                 hot = tainted(await self._client.list(NODES.read_as(WatchedNode)))
                 await asyncio.gather(*map(remove, hot))
         except TimeoutError:
@@ -283,7 +290,7 @@ class Tainting:
         )
 
     async def _removed(self, name: str) -> bool:
-        """Take a node's taints away; whether it has none now."""
+        """Remove a node's taints; whether it has none now."""
         for _ in range(3):
             try:
                 # Nothing is written where there is nothing to remove, and where the lease is lost.
@@ -310,7 +317,7 @@ def _outcome(error: ClusterError) -> str:
 
 
 class InVain:
-    """How the tries of one process went."""
+    """For how long all tries of this process have failed."""
 
     def __init__(self, most: float) -> None:
         self._most = most
@@ -329,3 +336,35 @@ class InVain:
         elif did is False and self._since is None:
             self._since = now
         return self._since is not None and now >= self._since + self._most
+
+
+def keys(level: int) -> tuple[str, ...]:
+    """The taints of a level."""
+    return tuple(f"{PREFIX}{number}" for number in range(1, level + 1))
+
+
+def level_of(taints: Sequence[Taint]) -> int:
+    """The level that a node shows."""
+    ours = [taint.key for taint in taints if _is_ours(taint.key, taint.effect)]
+    level = len(ours)
+    return level if set(ours) == set(keys(level)) else _ODD
+
+
+def tainted(nodes: Iterable[WatchedNode]) -> list[str]:
+    """The nodes that have any of our taints."""
+    return [node.metadata.name for node in nodes if level_of(node.spec.taints) != 0]
+
+
+def with_level(taints: object, level: int) -> list[object]:
+    """A node's taints with ours brought to a level; all others stay as and where they are."""
+    others = [one for one in taints if not _is_one_of_ours(one)] if isinstance(taints, list) else []
+    return [*others, *({"key": key, "effect": EFFECT} for key in keys(level))]
+
+
+def _is_one_of_ours(taint: object) -> bool:
+    return isinstance(taint, Mapping) and _is_ours(taint.get("key"), taint.get("effect"))
+
+
+def _is_ours(key: object, effect: object) -> bool:
+    """Whether we write it: a taint is known by its key and its effect together."""
+    return effect == EFFECT and key in keys(LEVELS)

@@ -16,7 +16,7 @@ from colocate.cluster.tls import file_stamp
 from colocate.crashpoints import reached
 from colocate.errors import UserError, system_reason
 from colocate.scheduler import settings
-from colocate.scheduler.addresses import has_login, is_local
+from colocate.scheduler.kube.configuration import has_login, is_local
 from colocate.telemetry import Event
 
 _BYTES = 32
