@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from colocate.http.connections import Connections, HttpConnection
+from colocate.http.connection import HttpConnection
+from colocate.http.connections import Connections
 
 BACKLOG = 1024
 _SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
