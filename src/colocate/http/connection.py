@@ -5,11 +5,12 @@ read of those that follow it waits.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Sequence
-from enum import Enum, auto
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Sequence
+from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from colocate.http.deadline import Deadline
 from colocate.http.exchange import Answer, BodyFault, Exchange, Reply, Sent, text_page
 from colocate.http.places import Rank
 from colocate.http.requests import Chunks, NotHttp, Request, head_length
@@ -28,20 +29,15 @@ _FAULT = text_page(500, "the server failed with an internal error; see its log",
 
 
 class _Phase(Enum):
-    IDLE = auto()
-    """Waits for another request."""
-    HEAD = auto()
-    """Waits for the rest of a request's headers."""
-    BODY = auto()
-    """Waits for the rest of a request's body."""
-    WORK = auto()
-    """Waits for the handler."""
-    SEND = auto()
-    """Waits for the caller to read."""
-    NEXT = auto()
-    """Another request is here; other connections come first."""
-    LAST = auto()
-    """Nothing is read any more."""
+    """What a connection waits for."""
+
+    IDLE = "another request"
+    HEAD = "the rest of a request's headers"
+    BODY = "the rest of a request's body"
+    WORK = "the handler"
+    SEND = "the caller to read"
+    NEXT = "other connections, before the next request that is here"
+    LAST = "the end; nothing is read any more"
 
 
 class HttpConnection(asyncio.Protocol):
@@ -74,10 +70,8 @@ class HttpConnection(asyncio.Protocol):
         self._streaming = False
         self._resumed: asyncio.Future[None] | None = None
         """What a stream waits for until its caller has read."""
-        self._due = inf
-        """When the phase must be over; looked at by a timer that is set before then."""
-        self._wakes = inf
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(self._overdue)
+        """When the phase must be over."""
 
     @property
     def rank(self) -> Rank:
@@ -90,7 +84,6 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def spare(self) -> bool:
-        """Whether nothing is lost to an honest caller when it is closed."""
         return self._exchange is None
 
     def raise_to(self, rank: Rank) -> None:
@@ -123,9 +116,7 @@ class HttpConnection(asyncio.Protocol):
         self.transport = None
         self._phase = _Phase.LAST
         self._input = b""
-        self._due = inf
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.stop()
         self._server.places.leave(self)
         if self._streaming and self._task is not None:
             self._task.cancel()
@@ -187,7 +178,6 @@ class HttpConnection(asyncio.Protocol):
 
     def _begin(self, request: Request, rest: bytes) -> None:
         self._server.places.used(self)
-        self._chunks = None
         exchange = self._exchange = self._server.handler(request, self)
         reply = exchange.begin()
         length = request.length
@@ -234,21 +224,16 @@ class HttpConnection(asyncio.Protocol):
             self._reply(exchange.end())
 
     def _reply(self, reply: Reply) -> None:
-        self._phase = _Phase.WORK
-        self._due = inf
+        self._enter(_Phase.WORK)
         if isinstance(reply, Answer):
             self._send(reply)
         else:
-            self._task = self._loop.create_task(self.work(reply))
+            self._run(self.work(reply))
 
     async def work(self, coming: Awaitable[Answer]) -> None:
         """Wait for an answer that is not here, and send it; a task of its own."""
         try:
             answer = await coming
-        except asyncio.CancelledError:
-            self._task = None
-            self._over(Sent.GONE)
-            raise
         except Exception as fault:  # noqa: BLE001 -- whatever it is, the next request must be answered
             self._server.failed(fault)
             answer = _FAULT
@@ -263,14 +248,8 @@ class HttpConnection(asyncio.Protocol):
             return
         request, body = exchange.request, answer.body
         endless = not request.newest and not isinstance(body, bytes)
-        self._last = (
-            answer.close
-            or self._lost
-            or endless
-            or not request.keep_alive
-            or self._server.stopping
-            or not self._server.may_stay(self)
-        )
+        self._last = answer.close or self._lost or endless or not request.keep_alive
+        self._last = self._last or self._server.stopping or not self._server.may_stay(self)
         head = answer.head(newest=request.newest, last=self._last)
         if request.method == "HEAD":
             transport.write(head)
@@ -279,7 +258,7 @@ class HttpConnection(asyncio.Protocol):
         else:
             transport.write(head)
             self._streaming = True
-            self._task = self._loop.create_task(self._stream(body, chunked=request.newest))
+            self._run(self._stream(body, chunked=request.newest))
             return
         if self.unread:
             self._enter(_Phase.SEND, self._server.limits.answer_timeout)
@@ -287,7 +266,6 @@ class HttpConnection(asyncio.Protocol):
             self._over(Sent.WHOLE)
 
     async def _stream(self, parts: AsyncIterator[bytes], *, chunked: bool) -> None:
-        sent = self._ending
         try:
             async for part in parts:
                 # An empty chunk would be the last.
@@ -301,19 +279,16 @@ class HttpConnection(asyncio.Protocol):
             if self.unread:
                 await self._read_by_caller()
             sent = Sent.WHOLE
-        except asyncio.CancelledError:
-            sent = self._ending
-            raise
-        except Exception as fault:  # noqa: BLE001 -- of whatever makes the parts
+        except Exception as fault:  # noqa: BLE001 -- of what makes the parts
             self._server.failed(fault)
-            # The one way to say that something is missing.
-            self.cut()
+            # The caller is cut off: there is no other way to say that something is missing.
+            sent = Sent.GONE
         finally:
             self._streaming = False
-            self._task = None
             if isinstance(parts, AsyncGenerator):
                 await parts.aclose()
-            self._over(sent)
+        self._task = None
+        self._over(sent)
 
     async def _read_by_caller(self) -> None:
         self._resumed = self._loop.create_future()
@@ -322,8 +297,7 @@ class HttpConnection(asyncio.Protocol):
             await self._resumed
         finally:
             self._resumed = None
-        self._phase = _Phase.WORK
-        self._due = inf
+        self._enter(_Phase.WORK)
 
     def _over(self, sent: Sent) -> None:
         """The exchange has ended."""
@@ -339,12 +313,22 @@ class HttpConnection(asyncio.Protocol):
         elif self._last or self._server.stopping:
             self._finish()
         elif self._input:
-            self._phase = _Phase.NEXT
+            self._enter(_Phase.NEXT)
             self._pause(wanted=True)
             self._loop.call_soon(self._next)
         else:
             self._pause(wanted=False)
             self._enter(_Phase.IDLE, self._server.limits.idle_timeout)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before it began does nothing.
+        if task.cancelled():
+            self._task = None
+            self._over(self._ending)
 
     def _next(self) -> None:
         if self._phase is _Phase.NEXT and self.transport is not None and not self.transport.is_closing():
@@ -390,33 +374,14 @@ class HttpConnection(asyncio.Protocol):
         """Read no more for now; or go on."""
         if wanted is not self._paused and self.transport is not None and not self.transport.is_closing():
             self._paused = wanted
-            if wanted:
-                self.transport.pause_reading()
-            else:
-                self.transport.resume_reading()
+            (self.transport.pause_reading if wanted else self.transport.resume_reading)()
 
-    def _enter(self, phase: _Phase, seconds: float) -> None:
+    def _enter(self, phase: _Phase, seconds: float = inf) -> None:
         """Be in a phase, for so long at most."""
         self._phase = phase
-        self._due = self._loop.time() + seconds
-        # Most phases end in time: a timer that is set already looks again when it is due.
-        if self._due < self._wakes:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._wakes = self._due
-            self._timer = self._loop.call_at(self._due, self._wake)
-
-    def _wake(self) -> None:
-        self._timer = None
-        self._wakes = inf
-        if self._loop.time() < self._due < inf:
-            self._wakes = self._due
-            self._timer = self._loop.call_at(self._due, self._wake)
-        elif self._due < inf:
-            self._overdue()
+        self._deadline.set(seconds)
 
     def _overdue(self) -> None:
-        self._due = inf
         match self._phase:
             case _Phase.HEAD:
                 self._server.told("slow headers")

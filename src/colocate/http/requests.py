@@ -31,7 +31,7 @@ class NotHttp(Exception):
 
 
 def head_length(data: bytes) -> int:
-    """Bytes of the head that the data begin with, 0 while its end has not come; NotHttp where it cannot become one."""
+    """Bytes of the head that the data begin with, 0 while its end has not come; NotHttp where it becomes none."""
     end = data.find(b"\r\n\r\n")
     if end > MOST_HEAD:
         raise NotHttp
@@ -84,8 +84,9 @@ class Request:
         if self._repeated or (self.newest and b"host" not in self.headers):
             raise NotHttp
         self.method = parser.get_method().decode()
-        self.keep_alive = parser.should_keep_alive()
-        """Whether another request may follow; becomes false where this one is not read to its end."""
+        said = self.headers.get(b"connection", b"").lower()
+        self.keep_alive = b"close" not in said and (self.newest or b"keep-alive" in said)
+        """Whether its caller may send another request after it."""
         self.path, self.query = _split(self._target)
         """As they were sent, in ASCII."""
         self.length = self._body_length()
