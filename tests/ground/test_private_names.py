@@ -45,7 +45,7 @@ def foreign(tree: ast.AST, own: set[str]) -> Iterator[tuple[int, str]]:
     """Private names of others: attributes that this package does not define, and imports of them."""
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=owner, attr=name) if private(name) and name not in own | NAMED_TUPLES:
+            case ast.Attribute(value=owner, attr=name) if private(name) and name not in own:
                 if not (isinstance(owner, ast.Name) and owner.id in OWN):
                     yield node.lineno, name
             case ast.ImportFrom(module=str(module), names=names) if not module.startswith("colocate"):
@@ -55,7 +55,7 @@ def foreign(tree: ast.AST, own: set[str]) -> Iterator[tuple[int, str]]:
 
 def found(sources: dict[str, str]) -> list[str]:
     trees = {name: ast.parse(text) for name, text in sources.items()}
-    own = {name for tree in trees.values() for name in defined(tree)}
+    own = {name for tree in trees.values() for name in defined(tree)} | NAMED_TUPLES
     return [f"{name}:{line} {what}" for name, tree in trees.items() for line, what in foreign(tree, own)]
 
 

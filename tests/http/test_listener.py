@@ -11,12 +11,12 @@ from colocate.http.connections import ConnectionLimits, Connections
 from colocate.http.exchange import Exchange
 from colocate.http.listener import Listener, bound_sockets
 from colocate.http.places import PlaceLimits
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 
 LIMITS = ConnectionLimits(places=PlaceLimits(connections=50))
 
 
-def _nothing(request: Request, connection: HttpConnection) -> Exchange:
+def _nothing(request: HttpRequest, connection: HttpConnection) -> Exchange:
     return Exchange(request)
 
 

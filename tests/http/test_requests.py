@@ -8,7 +8,7 @@ from itertools import repeat
 import pytest
 from tests.scheduler.asking import SteeredJudge, asking, question
 
-from colocate.http.requests import MOST_HEAD, MOST_HEADERS, Chunks, NotHttp, Request, head_length
+from colocate.http.requests import MOST_HEAD, MOST_HEADERS, Chunks, HttpRequest, NotHttp, head_length
 
 LINE = b"POST /prioritize HTTP/1.1\r\n"
 HOST = LINE + b"Host: a\r\n"
@@ -49,7 +49,7 @@ SMUGGLED = {
 @pytest.mark.parametrize("head", SMUGGLED.values(), ids=SMUGGLED)
 def test_what_could_be_read_in_two_ways_is_no_request(head: bytes) -> None:
     with pytest.raises(NotHttp):
-        Request(head + b"\r\n")
+        HttpRequest(head + b"\r\n")
 
 
 @pytest.mark.parametrize("head", SMUGGLED.values(), ids=SMUGGLED)
@@ -65,7 +65,7 @@ async def test_nothing_that_follows_it_is_answered(head: bytes) -> None:
 
 
 def test_a_plain_one_is_read() -> None:
-    read = Request(b"GET /top?a=b HTTP/1.1\r\nHOST: a\r\nX: \xff\r\nX: 2\r\n\r\n")
+    read = HttpRequest(b"GET /top?a=b HTTP/1.1\r\nHOST: a\r\nX: \xff\r\nX: 2\r\n\r\n")
     assert (read.method, read.path, read.query, read.length, read.keep_alive) == (
         "GET",
         "/top",
@@ -75,10 +75,10 @@ def test_a_plain_one_is_read() -> None:
     )
     assert read.header(b"x") == "\udcff"
     assert read.header(b"y") == ""
-    assert Request(b"GET http://a:80/top?c HTTP/1.1\r\nHost: a\r\n\r\n").path == "/top"
-    assert not Request(b"GET / HTTP/1.0\r\n\r\n").keep_alive
-    assert not Request(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n").keep_alive
-    assert Request(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").keep_alive
+    assert HttpRequest(b"GET http://a:80/top?c HTTP/1.1\r\nHost: a\r\n\r\n").path == "/top"
+    assert not HttpRequest(b"GET / HTTP/1.0\r\n\r\n").keep_alive
+    assert not HttpRequest(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: x, Close\r\n\r\n").keep_alive
+    assert HttpRequest(b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").keep_alive
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from tests.support.waiting import until
 
 from colocate.http.connection import HttpConnection
 from colocate.http.connections import ConnectionLimits, Connections
-from colocate.http.exchange import Answer, Exchange, Sent
+from colocate.http.exchange import Exchange, HttpAnswer, Sent
 from colocate.http.listener import Listener, bound_sockets
 from colocate.http.places import PlaceLimits
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 
 ASKED = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 PART = b"x" * (64 << 10)
@@ -21,13 +21,13 @@ PART = b"x" * (64 << 10)
 class Streamed(Exchange):
     """One whose parts a test makes."""
 
-    def __init__(self, request: Request, parts: AsyncIterator[bytes], ends: list[Sent]) -> None:
+    def __init__(self, request: HttpRequest, parts: AsyncIterator[bytes], ends: list[Sent]) -> None:
         super().__init__(request)
         self._parts = parts
         self._ends = ends
 
-    def begin(self) -> Answer:
-        return Answer(self._parts)
+    def begin(self) -> HttpAnswer:
+        return HttpAnswer(self._parts)
 
     def ended(self, sent: Sent) -> None:
         self._ends.append(sent)
@@ -37,7 +37,7 @@ class Streamed(Exchange):
 async def streaming(
     parts: Callable[[], AsyncIterator[bytes]], ends: list[Sent], answer_timeout: float = 30.0
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    def handler(request: Request, connection: HttpConnection) -> Exchange:
+    def handler(request: HttpRequest, connection: HttpConnection) -> Exchange:
         return Streamed(request, parts(), ends)
 
     limits = ConnectionLimits(places=PlaceLimits(connections=5), answer_timeout=answer_timeout)

@@ -19,7 +19,7 @@ from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
 from colocate.http.places import address_of
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 from colocate.load import LoadTable, PolicyName, decide
 from colocate.load.api_objects import LoadPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
@@ -347,7 +347,7 @@ async def test_it_is_ready_when_all_is_known_and_not_before() -> None:
 def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
     peer: object, local: bool
 ) -> None:
-    request = Request(b"GET /snapshot HTTP/1.1\r\nHost: here\r\n\r\n")
+    request = HttpRequest(b"GET /snapshot HTTP/1.1\r\nHost: here\r\n\r\n")
     connection = Mock(address=address_of(peer))
     callers = Callers(server())
     if local:

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 
 from colocate.config.values import Seconds
 from colocate.http.connection import HttpConnection
-from colocate.http.exchange import Answer
+from colocate.http.exchange import HttpAnswer
 from colocate.scheduler.settings import Size
 from tests.scheduler.asking import SteeredJudge, asking, question, server
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     begun: list[str] = []
     work = HttpConnection.work
 
-    def noted(self: HttpConnection, coming: Awaitable[Answer]) -> Coroutine[Any, Any, None]:
+    def noted(self: HttpConnection, coming: Awaitable[HttpAnswer]) -> Coroutine[Any, Any, None]:
         begun.append(str(coming))
         return work(self, coming)
 

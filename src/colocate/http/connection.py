@@ -11,9 +11,9 @@ from math import inf
 from typing import TYPE_CHECKING, Any, cast
 
 from colocate.http.deadline import Deadline
-from colocate.http.exchange import Answer, BodyFault, Exchange, Reply, Sent, text_page
+from colocate.http.exchange import BodyFault, Exchange, HttpAnswer, Reply, Sent, text_page
 from colocate.http.places import Rank
-from colocate.http.requests import Chunks, NotHttp, Request, head_length
+from colocate.http.requests import Chunks, HttpRequest, NotHttp, head_length
 
 if TYPE_CHECKING:
     from colocate.http.connections import Connections
@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
                 if data and self._phase is not _Phase.HEAD:
                     self._enter(_Phase.HEAD, self._server.limits.header_timeout)
                 return
-            request = Request(data[:length])
+            request = HttpRequest(data[:length])
         except NotHttp:
             # Counted and not logged: anyone may send it, as often as they like, and it may hold a token.
             self._server.told("not http")
@@ -176,7 +176,7 @@ class HttpConnection(asyncio.Protocol):
         self._input = b""
         self._begin(request, data[length:])
 
-    def _begin(self, request: Request, rest: bytes) -> None:
+    def _begin(self, request: HttpRequest, rest: bytes) -> None:
         self._server.places.used(self)
         exchange = self._exchange = self._server.handler(request, self)
         reply = exchange.begin()
@@ -225,12 +225,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _reply(self, reply: Reply) -> None:
         self._enter(_Phase.WORK)
-        if isinstance(reply, Answer):
+        if isinstance(reply, HttpAnswer):
             self._send(reply)
         else:
             self._run(self.work(reply))
 
-    async def work(self, coming: Awaitable[Answer]) -> None:
+    async def work(self, coming: Awaitable[HttpAnswer]) -> None:
         """Wait for an answer that is not here, and send it; a task of its own."""
         try:
             answer = await coming
@@ -240,7 +240,7 @@ class HttpConnection(asyncio.Protocol):
         self._task = None
         self._send(answer)
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: HttpAnswer) -> None:
         exchange, transport = self._exchange, self.transport
         assert exchange is not None
         if transport is None or transport.is_closing():

@@ -12,7 +12,7 @@ from colocate.aio import Watched
 from colocate.http.connection import HttpConnection
 from colocate.http.exchange import Exchange
 from colocate.http.places import LOCAL, ConnectionPlaces, PlaceLimits, Rank, address_of
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 from colocate.telemetry import Event
 
 
@@ -36,7 +36,7 @@ class Connections:
     def __init__(
         self,
         name: str,
-        handler: Callable[[Request, HttpConnection], Exchange],
+        handler: Callable[[HttpRequest, HttpConnection], Exchange],
         limits: ConnectionLimits,
         may_stay: Callable[[HttpConnection], bool] = lambda connection: True,
     ) -> None:

@@ -9,13 +9,13 @@ from http import HTTPStatus
 
 import msgspec
 
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     """What is sent back."""
 
     body: bytes | AsyncIterator[bytes]
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True):
         return head + (b"Transfer-Encoding: chunked\r\n\r\n" if newest else b"\r\n")
 
 
-Reply = Answer | Awaitable[Answer]
+Reply = HttpAnswer | Awaitable[HttpAnswer]
 """An answer that is here is sent where the request arrives, without a task."""
 
 
@@ -68,14 +68,14 @@ class Sent(StrEnum):
 class Exchange:
     """One request from its headers to the end of its answer. A handler overrides what it needs."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: HttpRequest) -> None:
         self.request = request
 
     def begin(self) -> Reply | None:
         """The headers have come; None where the body is wanted before there is an answer."""
         return None
 
-    def add(self, part: bytes) -> Answer | None:
+    def add(self, part: bytes) -> HttpAnswer | None:
         """The next part of the body has come; an answer where no more of it is wanted."""
         return None
 
@@ -83,7 +83,7 @@ class Exchange:
         """All of the body has come."""
         raise NotImplementedError
 
-    def fail(self, fault: BodyFault, reason: str) -> Answer:
+    def fail(self, fault: BodyFault, reason: str) -> HttpAnswer:
         """The rest of the body is not waited for."""
         return text_page(400, reason, close=True)
 
@@ -93,9 +93,9 @@ class Exchange:
 
 def text_page(
     status: int, *lines: str, close: bool = False, headers: Mapping[str, str] | None = None
-) -> Answer:
+) -> HttpAnswer:
     """An answer for people, one sentence a line."""
-    return Answer("".join(f"{line}\n" for line in lines).encode(), status, TEXT, headers or {}, close)
+    return HttpAnswer("".join(f"{line}\n" for line in lines).encode(), status, TEXT, headers or {}, close)
 
 
 @lru_cache(maxsize=16)

@@ -9,10 +9,10 @@ from prometheus_client import REGISTRY, generate_latest
 
 from colocate.http.connection import HttpConnection
 from colocate.http.connections import ConnectionLimits, Connections
-from colocate.http.exchange import Answer, Exchange, text_page
+from colocate.http.exchange import Exchange, HttpAnswer, text_page
 from colocate.http.listener import Listener, bound_sockets
 from colocate.http.places import PlaceLimits
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 
 LIMITS = ConnectionLimits(
     places=PlaceLimits(connections=64, per_address=32),
@@ -49,7 +49,7 @@ class _Page:
         self._told_at = float("-inf")
         self._told = b""
 
-    def begin(self, request: Request, connection: HttpConnection) -> "_Scrape":
+    def begin(self, request: HttpRequest, connection: HttpConnection) -> "_Scrape":
         return _Scrape(request, self)
 
     def told(self) -> bytes:
@@ -60,16 +60,16 @@ class _Page:
 
 
 class _Scrape(Exchange):
-    def __init__(self, request: Request, page: _Page) -> None:
+    def __init__(self, request: HttpRequest, page: _Page) -> None:
         super().__init__(request)
         self._page = page
 
-    def begin(self) -> Answer:
+    def begin(self) -> HttpAnswer:
         if self.request.path != _PATH:
             return text_page(404, f"metrics are at {_PATH}")
         if self.request.method not in ("GET", "HEAD"):
             return text_page(405, f"{_PATH} takes GET and HEAD", close=True, headers={"Allow": "GET, HEAD"})
-        return Answer(self._page.told(), kind=_KIND)
+        return HttpAnswer(self._page.told(), kind=_KIND)
 
 
 async def listen(host: str, port: int) -> MetricsListener:

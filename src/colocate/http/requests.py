@@ -42,7 +42,7 @@ def head_length(data: bytes) -> int:
     return 0
 
 
-class Request:
+class HttpRequest:
     """The head of a request."""
 
     __slots__ = (

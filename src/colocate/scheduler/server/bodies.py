@@ -6,7 +6,7 @@ away at its first byte too many.
 
 import zlib
 
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 from colocate.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.scheduler.settings import ServerLimits
 from colocate.wire.body_meter import BodyMeter
@@ -26,7 +26,7 @@ class Bodies:
 class Body:
     """The body of one request, part by part; it must be released when it was dealt with."""
 
-    def __init__(self, request: Request, meter: BodyMeter, bodies: Bodies) -> None:
+    def __init__(self, request: HttpRequest, meter: BodyMeter, bodies: Bodies) -> None:
         """RequestRefused where it says that it will be too large, or is packed in an unknown way."""
         self.length = 0
         self._bodies = bodies
@@ -103,7 +103,7 @@ class _Gunzip:
         return unfolded
 
 
-def _unpacker(request: Request) -> _Gunzip | None:
+def _unpacker(request: HttpRequest) -> _Gunzip | None:
     coding = request.header(b"content-encoding").strip().lower()
     if coding in ("", "identity"):
         return None

@@ -7,7 +7,7 @@ from typing import Any
 from colocate.cluster.secret import Secret
 from colocate.http.connection import HttpConnection
 from colocate.http.places import LOCAL, Rank
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 from colocate.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.scheduler.server.tokens import TokenFile, make_token
 from colocate.scheduler.settings import Server
@@ -29,7 +29,7 @@ class Callers:
         """Whether callers must show anything."""
         return self._by_certificate or self._tokens is not None
 
-    def check(self, request: Request, connection: HttpConnection) -> None:
+    def check(self, request: HttpRequest, connection: HttpConnection) -> None:
         """RequestRefused where a caller that shows these is not one of them."""
         if self._by_certificate:
             self._check_certificate(connection)
@@ -55,7 +55,7 @@ class Callers:
         rank = connection.rank
         return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.demanding)
 
-    def check_curious(self, request: Request, connection: HttpConnection) -> None:
+    def check_curious(self, request: HttpRequest, connection: HttpConnection) -> None:
         """RequestRefused where this caller may not see what is known here.
 
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.

@@ -19,10 +19,10 @@ from colocate.aio import deadline
 from colocate.clock import Clock
 from colocate.http.connection import HttpConnection
 from colocate.http.connections import ConnectionLimits, Connections
-from colocate.http.exchange import Answer, BodyFault, Exchange, Reply, Sent, text_page
+from colocate.http.exchange import BodyFault, Exchange, HttpAnswer, Reply, Sent, text_page
 from colocate.http.listener import connections_within_files
 from colocate.http.places import Rank
-from colocate.http.requests import Request
+from colocate.http.requests import HttpRequest
 from colocate.scheduler.server.bodies import Bodies, Body
 from colocate.scheduler.server.callers import Callers
 from colocate.scheduler.server.judge import Judge
@@ -89,24 +89,24 @@ class ExtenderServer:
                 "/gpu/filter": gpus.filter,
                 "/gpu/bind": gpus.bind,
             }
-        self.pages: Mapping[str, Callable[[], Answer]] = {
+        self.pages: Mapping[str, Callable[[], HttpAnswer]] = {
             "/healthz": lambda: text_page(200, "ok"),
             "/readyz": self._readiness,
         }
         self.told = told
 
-    def begin(self, request: Request, connection: HttpConnection) -> "Asking":
-        return Asking(self, request, connection)
+    def begin(self, request: HttpRequest, connection: HttpConnection) -> "ExtenderExchange":
+        return ExtenderExchange(self, request, connection)
 
-    def _readiness(self) -> Answer:
+    def _readiness(self) -> HttpAnswer:
         reasons = [*self._judge.unready(), *(self._gpus.unready() if self._gpus is not None else ())]
         return text_page(503, *reasons) if reasons else text_page(200, "ok")
 
 
-class Asking(Exchange):
+class ExtenderExchange(Exchange):
     """One request, whatever it asks."""
 
-    def __init__(self, server: ExtenderServer, request: Request, connection: HttpConnection) -> None:
+    def __init__(self, server: ExtenderServer, request: HttpRequest, connection: HttpConnection) -> None:
         super().__init__(request)
         self._server = server
         self._connection = connection
@@ -139,7 +139,7 @@ class Asking(Exchange):
         except Exception as error:  # noqa: BLE001 -- see _trouble
             return self._trouble(error)
 
-    def add(self, part: bytes) -> Answer | None:
+    def add(self, part: bytes) -> HttpAnswer | None:
         assert self._body is not None
         try:
             self._body.add(part)
@@ -155,10 +155,10 @@ class Asking(Exchange):
             return self._trouble(error)
         if isinstance(answer, bytes):
             self._body.release()
-            return Answer(answer)
+            return HttpAnswer(answer)
         return self._later(answer)
 
-    def fail(self, fault: BodyFault, reason: str) -> Answer:
+    def fail(self, fault: BodyFault, reason: str) -> HttpAnswer:
         if fault is BodyFault.BROKEN:
             refused = RequestRefused(400, RequestOutcome.UNREADABLE, f"the body is not valid HTTP: {reason}")
         else:
@@ -178,16 +178,16 @@ class Asking(Exchange):
         outcome = RequestOutcome(sent) if sent else self._outcome
         count_request(path[1:] if known else _OTHER, outcome, self._started)
 
-    async def _later(self, coming: Awaitable[bytes]) -> Answer:
+    async def _later(self, coming: Awaitable[bytes]) -> HttpAnswer:
         try:
-            return Answer(await coming)
+            return HttpAnswer(await coming)
         except Exception as error:  # noqa: BLE001 -- see _trouble
             return self._trouble(error)
         finally:
             if self._body is not None:
                 self._body.release()
 
-    def _trouble(self, error: Exception) -> Answer:
+    def _trouble(self, error: Exception) -> HttpAnswer:
         """What a caller is told; whatever it is, the next request must be answered."""
         if self._body is not None:
             self._body.release()
@@ -205,7 +205,7 @@ class Asking(Exchange):
                 sentence = f"the extender failed with an internal error ({type(error).__name__}); see its log"
                 if path.endswith("/filter"):
                     # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
-                    return Answer(answers.filter_error(sentence))
+                    return HttpAnswer(answers.filter_error(sentence))
                 return text_page(500, sentence)
         self._outcome = refused.outcome
         telemetry.logger().debug(
