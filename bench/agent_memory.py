@@ -1,6 +1,6 @@
 """The memory of an idle agent with one mock resource that a kubelet listens to.
 
-Compared with a Python process that has done nothing but `import grpc.aio`. Both are started anew for every
+Compared with a Python process that has done nothing but `import grpc.aio`. Both are started afresh for every
 sample. The ratio is that of resident memory: the proportional one, a figure here, depends on who else on the
 machine has the same libraries loaded, and this bench does.
 """
