@@ -1,7 +1,7 @@
 """Accepts connections on open sockets, one a turn of the loop, each only where it has a place.
 
-A handshake is a header too: the place is taken before it begins, and a caller that dawdles over it is cut off. A process
-that has run out of open files spares a connection of a stranger and goes on.
+A handshake is a header too: the place is taken before it begins, and a caller that dawdles over it is cut off.
+A process that has run out of open files spares a connection of a stranger and goes on.
 """
 
 import asyncio
