@@ -1,6 +1,6 @@
 """The memory of an idle agent with one mock resource that a kubelet listens to.
 
-Compared with a Python process that has done nothing but `import grpc.aio`. Both are started anew for every
+Compared with a Python process that has done nothing but `import grpc.aio`. Both are started afresh for every
 sample. The ratio is that of resident memory: the proportional one, a figure here, depends on who else on the
 machine has the same libraries loaded, and this bench does.
 """
@@ -22,7 +22,7 @@ from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 
 UNWANTED = (
-    *("aiohttp", "colocate.cpus.placer", "colocate.lab", "colocate.runtime", "colocate.testing"),
+    *("aiohttp", "httptools", "colocate.cpus.placer", "colocate.lab", "colocate.runtime", "colocate.testing"),
     *("numpy", "pydantic", "pynvml", "rich"),
 )
 """What an idle agent must not load: none of it serves one, and each costs megabytes."""

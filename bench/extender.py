@@ -1,6 +1,6 @@
 """The scheduler extender: what a question of kube-scheduler costs, against a handler that only echoes its body.
 
-Both are aiohttp servers, each in a process of its own, asked in turn by this one over a connection that stays
+The echo is an aiohttp server. Each is in a process of its own, asked in turn by this one over a connection that stays
 open, as kube-scheduler asks. Prioritize is asked about 500 names of a cluster of 5000 nodes, which is what a
 kube-scheduler at its defaults sends there, and about all 5000 for comparison, without a bar; filter and prioritize,
 one after the other, about 500 whole nodes. Their CPU time is the kernel's count. Both are asked in short turns, each

@@ -239,7 +239,9 @@ async def test_an_agent_without_metrics_loads_no_http_server(short: Path, addres
     file = write(short, "name: mock/gpu, count: 3", more=f"metrics: {{address: '{address}'}}")
     async with running_agent(file, short) as agent:
         await agent.event("kubelet.awaited")
-        assert ("/aiohttp/" in Path(f"/proc/{agent.process.pid}/maps").read_text()) is loaded
+        maps = Path(f"/proc/{agent.process.pid}/maps").read_text()
+        assert ("/httptools/" in maps) is loaded
+        assert "/aiohttp/" not in maps, "it is a client, and nothing is asked here"
 
 
 async def test_idle_sockets_on_the_metrics_port_cost_an_agent_neither_threads_nor_its_answers(

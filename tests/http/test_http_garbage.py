@@ -14,7 +14,7 @@ from tests.support.logs import logged
 from tests.support.waiting import until
 
 from colocate import telemetry
-from colocate.http import connections, metrics_server
+from colocate.http import connection, metrics_server
 from colocate.http.listener import bound_sockets
 
 SHOWN = b"GET /metrics HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret"
@@ -107,7 +107,7 @@ async def test_a_stranger_whose_body_comes_in_chunks_of_a_byte_is_not_listened_t
     server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred such bodies would keep the process busy, and kube-scheduler waiting, for half a minute."""
-    monkeypatch.setattr(connections, "_LINGER", 3600.0)
+    monkeypatch.setattr(connection, "_LINGER", 3600.0)
     async with port(server) as where, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", where)
         writer.write(b"POST /nowhere HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
@@ -118,7 +118,7 @@ async def test_a_stranger_whose_body_comes_in_chunks_of_a_byte_is_not_listened_t
 def busy() -> int:
     """Connections to a server here on which an answer waits to be read."""
     return sum(
-        isinstance(one, connections.HttpConnection) and one.asking and one.unread for one in gc.get_objects()
+        isinstance(one, connection.HttpConnection) and one.asking and one.unread for one in gc.get_objects()
     )
 
 

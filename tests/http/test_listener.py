@@ -5,17 +5,19 @@ import gc
 import socket
 
 import pytest
-from aiohttp import web
 
+from colocate.http.connection import HttpConnection
 from colocate.http.connections import ConnectionLimits, Connections
+from colocate.http.exchange import Exchange
 from colocate.http.listener import Listener, bound_sockets
 from colocate.http.places import PlaceLimits
+from colocate.http.requests import HttpRequest
 
 LIMITS = ConnectionLimits(places=PlaceLimits(connections=50))
 
 
-async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
-    return web.Response()
+def _nothing(request: HttpRequest, connection: HttpConnection) -> Exchange:
+    return Exchange(request)
 
 
 @pytest.mark.parametrize("turns", range(12))

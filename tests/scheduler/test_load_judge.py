@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import aiohttp
 import msgspec
 import pytest
-from aiohttp.test_utils import make_mocked_request
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
@@ -19,6 +18,8 @@ from colocate.clock import ManualClock
 from colocate.cluster.client import Client
 from colocate.cluster.connection import Connection
 from colocate.cluster.usage import UsageSnapshot
+from colocate.http.places import address_of
+from colocate.http.requests import HttpRequest
 from colocate.load import LoadTable, PolicyName, decide
 from colocate.load.api_objects import LoadPod, pod_facts
 from colocate.load.settings import AllHot, FilterSettings, MissingFilter, Staleness
@@ -346,17 +347,14 @@ async def test_it_is_ready_when_all_is_known_and_not_before() -> None:
 def test_what_is_known_is_told_on_this_machine_alone_while_anyone_is_let_in(
     peer: object, local: bool
 ) -> None:
-    class Transport(asyncio.Transport):
-        def get_extra_info(self, name: str, default: Any = None) -> Any:
-            return peer if name == "peername" else default
-
-    request = make_mocked_request("GET", "/snapshot", transport=Transport())
+    request = HttpRequest(b"GET /snapshot HTTP/1.1\r\nHost: here\r\n\r\n")
+    connection = Mock(address=address_of(peer))
     callers = Callers(server())
     if local:
-        callers.check_curious(request)
+        callers.check_curious(request, connection)
     else:
         with pytest.raises(RequestRefused, match="only callers on this machine get this answer"):
-            callers.check_curious(request)
+            callers.check_curious(request, connection)
 
 
 async def test_far_more_candidates_than_nodes_are_refused_and_all_nodes_never_are() -> None:

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import socket
+from collections.abc import Awaitable, Coroutine
+from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
 
-from colocate.http import whole_requests
+from colocate.http.connection import HttpConnection
+from colocate.http.exchange import HttpAnswer
 from colocate.model.values import Seconds
-from colocate.scheduler.server.extender import ExtenderServer
 from colocate.scheduler.settings import Size
 from tests.scheduler.asking import SteeredJudge, asking, question, server
 from tests.support.waiting import until
@@ -36,51 +38,46 @@ def judge() -> SteeredJudge:
 
 
 @pytest.fixture
-def handled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The paths of requests that went the ordinary way."""
-    paths: list[str] = []
-    handle = ExtenderServer.handle
+def tasks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the connections of a server had done by tasks of their own."""
+    begun: list[str] = []
+    work = HttpConnection.work
 
-    async def noted(self: ExtenderServer, request: object) -> object:
-        paths.append(request.rel_url.raw_path)  # type: ignore[attr-defined]
-        return await handle(self, request)  # type: ignore[arg-type]
+    def noted(self: HttpConnection, coming: Awaitable[HttpAnswer]) -> Coroutine[Any, Any, None]:
+        begun.append(str(coming))
+        return work(self, coming)
 
-    monkeypatch.setattr(ExtenderServer, "handle", noted)
-    return paths
+    monkeypatch.setattr(HttpConnection, "work", noted)
+    return begun
 
 
-async def test_one_that_comes_in_one_piece_needs_no_handler(judge: SteeredJudge, handled: list[str]) -> None:
+async def test_one_that_comes_in_one_piece_needs_no_task(judge: SteeredJudge, tasks: list[str]) -> None:
     async with asking(judge) as ask, ask.raw() as (reader, writer):
-        # The first of a connection may come before aiohttp waits for it.
         for _ in range(5):
             writer.write(whole(question("a", "b")))
             assert await answered(reader) == (200, b'[{"Host":"a","Score":7},{"Host":"b","Score":5}]')
-    assert len(handled) <= 1
+    assert tasks == []
 
 
 async def test_one_that_comes_in_two_as_from_go_needs_none_either(
-    judge: SteeredJudge, handled: list[str]
+    judge: SteeredJudge, tasks: list[str]
 ) -> None:
     async with asking(judge) as ask, ask.raw() as (reader, writer):
-        await ask.prioritized("a")
-        handled.clear()
         body = whole(question("a"))
-        writer.write(body[:-10])
-        await ask.get("/healthz")
-        writer.write(body[-10:])
-        assert await answered(reader) == (200, b'[{"Host":"a","Score":7}]')
-        assert handled == ["/healthz"]
+        for first in (10, len(body) - len(question("a")) - 2, len(body) - 10):
+            writer.write(body[:first])
+            await ask.get("/healthz")
+            writer.write(body[first:])
+            assert await answered(reader) == (200, b'[{"Host":"a","Score":7}]')
+    assert tasks == []
 
 
-async def test_one_that_takes_longer_has_its_time(
-    judge: SteeredJudge, handled: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(whole_requests, "PATIENCE", 0.01)
+async def test_one_that_comes_byte_by_byte_has_its_time(judge: SteeredJudge) -> None:
     async with asking(judge) as ask, ask.raw() as (reader, writer):
-        body = whole(question("a"))
-        writer.write(body[:-10])
-        await until(lambda: "/prioritize" in handled, "the ordinary way")
-        writer.write(body[-10:])
+        for byte in whole(question("a")):
+            writer.write(bytes((byte,)))
+            await writer.drain()
+            await asyncio.sleep(0)
         assert await answered(reader) == (200, b'[{"Host":"a","Score":7}]')
 
 
@@ -93,13 +90,13 @@ async def test_one_that_takes_longer_has_its_time(
         ((b"Upgrade: websocket", b"Connection: Upgrade"), 200),
     ],
 )
-async def test_one_that_says_more_is_handled(
-    judge: SteeredJudge, handled: list[str], headers: tuple[bytes, ...], status: int
+async def test_one_that_says_more_is_answered(
+    judge: SteeredJudge, tasks: list[str], headers: tuple[bytes, ...], status: int
 ) -> None:
     async with asking(judge) as ask, ask.raw() as (reader, writer):
         writer.write(whole(question("a"), *headers))
         assert (await answered(reader))[0] == status
-    assert handled == ["/prioritize"]
+    assert tasks == []
 
 
 async def test_many_at_once_are_answered_in_their_order(judge: SteeredJudge) -> None:

@@ -1,7 +1,7 @@
 """Accepts connections on open sockets, one a turn of the loop, each only where it has a place.
 
-A handshake is a header too: the place is taken before it begins, and whoever dawdles over it is cut off. A process
-that has run out of open files spares a connection of a stranger and goes on.
+A handshake is a header too: the place is taken before it begins, and a caller that dawdles over it is cut off.
+A process that has run out of open files spares a connection of a stranger and goes on.
 """
 
 import asyncio
@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 
-from colocate.http.connections import Connections, HttpConnection
+from colocate.http.connection import HttpConnection
+from colocate.http.connections import Connections
 
 BACKLOG = 1024
 _SPENT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -56,12 +57,12 @@ class Listener:
             arrival.cancel()
 
     async def closed(self) -> None:
-        """Return once nobody is between the door and a place, after `close`."""
+        """Return once no connection is between the door and a place, after `close`."""
         await asyncio.gather(*self._arrivals, return_exceptions=True)
 
     def _open(self, listening: socket.socket) -> None:
-        # Called once a turn of the loop. Who is let in is read from before the next comes, or a crowd would push out
-        # whom it has overtaken. No task waits for a connection: one that is cancelled loses what it was just given.
+        # Called once a turn of the loop. A connection that is let in is read from before the next comes, or a crowd
+        # would push out those that it has overtaken. No task waits for a connection: one that is cancelled loses it.
         self._pauses.pop(listening, None)
         self._loop.add_reader(listening, self._accept, listening)
 
@@ -90,7 +91,7 @@ class Listener:
     async def _arrive(self, sock: socket.socket, connection: HttpConnection) -> None:
         loop = asyncio.get_running_loop()
         patience = self._connections.limits.header_timeout if self._context else None
-        # No handshake, or none in time, is an OSError: there is nobody to tell.
+        # No handshake, or none in time, is an OSError: no caller is there to be told.
         with suppress(OSError):
             if sock.family is not socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

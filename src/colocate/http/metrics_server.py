@@ -5,12 +5,14 @@ What is told is worked out at most a few times a second, however often it is ask
 
 import time
 
-from aiohttp import web
 from prometheus_client import REGISTRY, generate_latest
 
-from colocate.http.connections import ConnectionLimits, Connections, send, text_page
+from colocate.http.connection import HttpConnection
+from colocate.http.connections import ConnectionLimits, Connections
+from colocate.http.exchange import Exchange, HttpAnswer, text_page
 from colocate.http.listener import Listener, bound_sockets
 from colocate.http.places import PlaceLimits
+from colocate.http.requests import HttpRequest
 
 LIMITS = ConnectionLimits(
     places=PlaceLimits(connections=64, per_address=32),
@@ -47,27 +49,31 @@ class _Page:
         self._told_at = float("-inf")
         self._told = b""
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        response = self._answer(request)
-        await send(request, response, LIMITS.answer_timeout)
-        return response
+    def begin(self, request: HttpRequest, connection: HttpConnection) -> "_Scrape":
+        return _Scrape(request, self)
 
-    def _answer(self, request: web.BaseRequest) -> web.Response:
-        if request.rel_url.raw_path != _PATH:
-            return text_page(404, f"metrics are at {_PATH}")
-        if request.method not in ("GET", "HEAD"):
-            refusal = text_page(405, f"{_PATH} takes GET and HEAD")
-            refusal.headers["Allow"] = "GET, HEAD"
-            refusal.force_close()
-            return refusal
+    def told(self) -> bytes:
         if time.monotonic() >= self._told_at + _FRESH:
             self._told = generate_latest(REGISTRY)
             self._told_at = time.monotonic()
-        return web.Response(body=self._told, headers={"Content-Type": _KIND})
+        return self._told
+
+
+class _Scrape(Exchange):
+    def __init__(self, request: HttpRequest, page: _Page) -> None:
+        super().__init__(request)
+        self._page = page
+
+    def begin(self) -> HttpAnswer:
+        if self.request.path != _PATH:
+            return text_page(404, f"metrics are at {_PATH}")
+        if self.request.method not in ("GET", "HEAD"):
+            return text_page(405, f"{_PATH} takes GET and HEAD", close=True, headers={"Allow": "GET, HEAD"})
+        return HttpAnswer(self._page.told(), kind=_KIND)
 
 
 async def listen(host: str, port: int) -> MetricsListener:
     """Serve on an address; an OSError where that cannot be."""
     sockets = await bound_sockets(host, port)
-    connections = Connections("metrics", _Page().handle, LIMITS)
+    connections = Connections("metrics", _Page().begin, LIMITS)
     return MetricsListener(Listener(sockets, connections), connections)

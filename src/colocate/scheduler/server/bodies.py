@@ -1,14 +1,12 @@
-"""Reads the bodies of requests into memory, and never more of them than is allowed: each, and all together.
+"""Holds the bodies of requests in memory, and never more of them than is allowed: each, and all together.
 
 The limits hold for what a body is decompressed to, while it is: a small one that unfolds to gigabytes is turned
 away at its first byte too many.
 """
 
-import asyncio
 import zlib
 
-from aiohttp import ClientConnectionError, web
-
+from colocate.http.requests import HttpRequest
 from colocate.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.scheduler.settings import ServerLimits
 from colocate.wire.body_meter import BodyMeter
@@ -20,92 +18,64 @@ class Bodies:
     """The bodies of all requests that are under way."""
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._limits = limits
+        self.limits = limits
         self.held = 0
         """Bytes, of all that were read and not yet released."""
 
-    async def read(self, request: web.BaseRequest, meter: BodyMeter) -> bytes:
-        """The body of a request, which must be released when it was dealt with; RequestRefused, or TooMany, as soon
-        as it is known that it will not be dealt with."""
-        stated = request.content_length
-        if stated is not None and stated > self._limits.body:
-            raise self._too_large(f"the body has {stated} bytes, more")
-        unpack = _unpacker(request)
-        parts: list[bytes] = []
-        length = 0
-        content = request.content
-        # A timer and no more: most bodies are here at once, and asyncio.timeout costs more than to read them.
-        timer = asyncio.get_running_loop().call_later(
-            self._limits.body_timeout, content.set_exception, TimeoutError()
-        )
-        try:
-            await _say_continue(request)
-            while data := await content.readany():
-                part = data if unpack is None else unpack(data, self._limits.body + 1 - length)
-                parts.append(part)
-                length += len(part)
-                self.held += len(part)
-                self._check(length)
-                meter.add(part)
-            if unpack is not None and not unpack.whole:
-                raise RequestRefused(
-                    400, RequestOutcome.UNREADABLE, "the body ends in the middle of its gzip data"
-                )
-        except BaseException as error:
-            self.release(length)
-            if isinstance(error, TimeoutError):
-                raise RequestRefused(
-                    408,
-                    RequestOutcome.SLOW,
-                    f"only {length} bytes of the body arrived within {self._limits.body_timeout:g} s",
-                ) from None
-            if isinstance(error, web.RequestPayloadError):
-                raise RequestRefused(
-                    400, RequestOutcome.UNREADABLE, f"the body is not valid HTTP: {error}"
-                ) from None
-            if isinstance(error, ConnectionError | ClientConnectionError):
-                raise RequestRefused(
-                    400, RequestOutcome.GONE, "the caller hung up before its body had arrived"
-                ) from None
-            raise
-        finally:
-            timer.cancel()
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def allows(self, length: int) -> bool:
-        """Whether a body of that length, which is here already, is within the limits."""
-        return length <= self._limits.body and self.held + length <= self._limits.bodies
+class Body:
+    """The body of one request, part by part; it must be released when it was dealt with."""
 
-    def release(self, length: int) -> None:
-        """So many bytes are no longer held."""
-        self.held -= length
+    def __init__(self, request: HttpRequest, meter: BodyMeter, bodies: Bodies) -> None:
+        """RequestRefused where it says that it will be too large, or is packed in an unknown way."""
+        self.length = 0
+        self._bodies = bodies
+        self._meter = meter
+        self._parts: list[bytes] = []
+        if request.length is not None and request.length > bodies.limits.body:
+            raise self._too_large(f"the body has {request.length} bytes, more")
+        self._unpack = _unpacker(request)
 
-    def _check(self, length: int) -> None:
-        if length > self._limits.body:
+    def add(self, data: bytes) -> None:
+        """The next part has come; RequestRefused, or TooMany, as soon as it is known that it is too much."""
+        limits = self._bodies.limits
+        part = data if self._unpack is None else self._unpack(data, limits.body + 1 - self.length)
+        self._parts.append(part)
+        self.length += len(part)
+        self._bodies.held += len(part)
+        if self.length > limits.body:
             raise self._too_large("the body has more bytes")
-        if self.held > self._limits.bodies:
+        if self._bodies.held > limits.bodies:
             raise RequestRefused(
                 503,
                 RequestOutcome.BUSY,
-                f"requests in progress already hold {self._limits.bodies} bytes, the limit "
+                f"requests in progress already hold {limits.bodies} bytes, the limit "
                 f"(server.limits.bodies); ask again",
                 Retry_After="1",
             )
+        self._meter.add(part)
+
+    def whole(self) -> bytes:
+        """All of it; RequestRefused where its end is missing."""
+        if self._unpack is not None and not self._unpack.whole:
+            raise RequestRefused(
+                400, RequestOutcome.UNREADABLE, "the body ends in the middle of its gzip data"
+            )
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def release(self) -> None:
+        """It is no longer held; may be said twice."""
+        self._bodies.held -= self.length
+        self.length = 0
+        self._parts.clear()
 
     def _too_large(self, found: str) -> RequestRefused:
         return RequestRefused(
             413,
             RequestOutcome.TOO_LARGE,
-            f"{found} than the {self._limits.body} allowed (server.limits.body); with nodeCacheCapable: true "
+            f"{found} than the {self._bodies.limits.body} allowed (server.limits.body); with nodeCacheCapable: true "
             f"kube-scheduler sends names instead of whole nodes",
         )
-
-
-async def _say_continue(request: web.BaseRequest) -> None:
-    if request.headers.get("Expect", "").lower() == "100-continue":
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        # Not a part of the answer, which is still to come.
-        request.writer.output_size = 0
 
 
 class _Gunzip:
@@ -133,9 +103,9 @@ class _Gunzip:
         return unfolded
 
 
-def _unpacker(request: web.BaseRequest) -> _Gunzip | None:
-    coding = request.headers.get("Content-Encoding", "identity").strip().lower()
-    if coding == "identity":
+def _unpacker(request: HttpRequest) -> _Gunzip | None:
+    coding = request.header(b"content-encoding").strip().lower()
+    if coding in ("", "identity"):
         return None
     if coding in ("gzip", "x-gzip"):
         return _Gunzip()

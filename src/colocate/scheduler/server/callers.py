@@ -1,15 +1,13 @@
 """Who may ask: checks the token and the certificate that a caller shows. What is configured must all hold."""
 
 import base64
-from asyncio import BaseTransport
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from aiohttp import web
-
 from colocate.cluster.secret import Secret
-from colocate.http.connections import HttpConnection
-from colocate.http.places import LOCAL, Rank, address_of
+from colocate.http.connection import HttpConnection
+from colocate.http.places import LOCAL, Rank
+from colocate.http.requests import HttpRequest
 from colocate.scheduler.server.refusal import RequestOutcome, RequestRefused
 from colocate.scheduler.server.tokens import TokenFile, make_token
 from colocate.scheduler.settings import Server
@@ -31,12 +29,12 @@ class Callers:
         """Whether callers must show anything."""
         return self._by_certificate or self._tokens is not None
 
-    def check(self, headers: Mapping[str, str], transport: BaseTransport | None) -> None:
+    def check(self, request: HttpRequest, connection: HttpConnection) -> None:
         """RequestRefused where a caller that shows these is not one of them."""
         if self._by_certificate:
-            self._check_certificate(transport)
+            self._check_certificate(connection)
         if self._tokens is not None:
-            shown = _token(headers.get("Authorization", ""))
+            shown = _token(request.header(b"authorization"))
             if not self._tokens.knows(shown):
                 raise RequestRefused(
                     401,
@@ -57,13 +55,13 @@ class Callers:
         rank = connection.rank
         return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.demanding)
 
-    def check_curious(self, request: web.BaseRequest) -> None:
+    def check_curious(self, request: HttpRequest, connection: HttpConnection) -> None:
         """RequestRefused where this caller may not see what is known here.
 
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
         """
-        self.check(request.headers, request.transport)
-        if not self.demanding and address_of(_peer(request)) != LOCAL:
+        self.check(request, connection)
+        if not self.demanding and connection.address != LOCAL:
             raise RequestRefused(
                 403,
                 RequestOutcome.UNAUTHORIZED,
@@ -72,7 +70,8 @@ class Callers:
                 "server.callers.anyone",
             )
 
-    def _check_certificate(self, transport: BaseTransport | None) -> None:
+    def _check_certificate(self, connection: HttpConnection) -> None:
+        transport = connection.transport
         shown = transport.get_extra_info("peercert") if transport is not None else None
         if not shown:
             raise RequestRefused(
@@ -100,11 +99,6 @@ def _token(authorization: str) -> Secret:
             # It is not base64, or what it holds is not text.
             pass
     return Secret("")
-
-
-def _peer(request: web.BaseRequest) -> object:
-    """What its socket says of a caller; a path, or nothing, where that is a unix socket."""
-    return request.transport.get_extra_info("peername") if request.transport is not None else ("unknown",)
 
 
 def _names(certificate: dict[str, Any]) -> Iterator[str]:

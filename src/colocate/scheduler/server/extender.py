@@ -12,25 +12,20 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Protocol
-
-from aiohttp import web
+from urllib.parse import parse_qsl
 
 from colocate import telemetry
-from colocate.aio import Watched, deadline
+from colocate.aio import deadline
 from colocate.clock import Clock
-from colocate.http.connections import (
-    ConnectionLimits,
-    Connections,
-    connection_of,
-    send,
-    text_page,
-)
+from colocate.http.connection import HttpConnection
+from colocate.http.connections import ConnectionLimits, Connections
+from colocate.http.exchange import BodyFault, Exchange, HttpAnswer, Reply, Sent, text_page
 from colocate.http.listener import connections_within_files
 from colocate.http.places import Rank
-from colocate.scheduler.server.bodies import Bodies
+from colocate.http.requests import HttpRequest
+from colocate.scheduler.server.bodies import Bodies, Body
 from colocate.scheduler.server.callers import Callers
 from colocate.scheduler.server.judge import Judge
-from colocate.scheduler.server.prompt_questions import PromptQuestions, PromptVerb
 from colocate.scheduler.server.refusal import RequestOutcome, RequestRefused, count_request
 from colocate.scheduler.server.socket import Listening, listen
 from colocate.scheduler.settings import Server
@@ -42,8 +37,9 @@ from colocate.wire.extender_questions import Asked, TooMany, Unreadable, read_pr
 Tell = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """From the query of a URL to JSON; Refused where it asks for what is not there."""
 
-_JSON = "application/json"
 _OTHER = "other"
+_MOST_FIELDS = 100
+"""Of a query."""
 _LAST_MOMENT = 0.5
 """Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
 
@@ -57,7 +53,7 @@ _METERS = {
 """What is counted of a body while it comes, by verb."""
 
 Verb = Callable[[bytes, str], bytes | Awaitable[bytes]]
-"""From a body, and the address that sent it, to an answer."""
+"""From a body, and the address that sent it, to an answer; at once where it need not wait for anything."""
 
 
 class GpuDoor(Protocol):
@@ -81,114 +77,160 @@ class ExtenderServer:
     def __init__(
         self, settings: Server, judge: Judge, told: Mapping[str, Tell], gpus: GpuDoor | None = None
     ) -> None:
-        self._settings = settings
         self._judge = judge
         self._gpus = gpus
-        self._bodies = Bodies(settings.limits)
+        self.bodies = Bodies(settings.limits)
         self.callers = Callers(settings)
-        prompt: dict[str, PromptVerb] = {**_judged(judge), "/preempt": _pass_preemption}
+        self.verbs: dict[str, Verb] = {**_judged(judge), "/preempt": _pass_preemption}
         if gpus is not None:
-            prompt |= {"/gpu/prioritize": gpus.prioritize, "/gpu/preempt": gpus.preempt}
-        self.prompt = PromptQuestions(prompt, self.callers, self._bodies)
-        self._verbs: dict[str, Verb] = {**prompt}
-        if gpus is not None:
-            self._verbs |= {"/gpu/filter": gpus.filter, "/gpu/bind": gpus.bind}
-        self._pages: Mapping[str, Callable[[], web.Response]] = {
-            "/healthz": self._health,
+            self.verbs |= {
+                "/gpu/prioritize": gpus.prioritize,
+                "/gpu/preempt": gpus.preempt,
+                "/gpu/filter": gpus.filter,
+                "/gpu/bind": gpus.bind,
+            }
+        self.pages: Mapping[str, Callable[[], HttpAnswer]] = {
+            "/healthz": lambda: text_page(200, "ok"),
             "/readyz": self._readiness,
         }
-        self._told = told
-        self.stopping = False
-        self.under_way = 0
-        self.ended = Watched()
+        self.told = told
 
-    def stop(self) -> None:
-        """Close every connection after its next answer."""
-        self.stopping = self.prompt.stopping = True
+    def begin(self, request: HttpRequest, connection: HttpConnection) -> "ExtenderExchange":
+        return ExtenderExchange(self, request, connection)
 
-    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request, whatever it is."""
-        path = request.rel_url.raw_path
-        known = path in self._verbs or path in self._pages or path in self._told
-        verb = path[1:] if known else _OTHER
-        started = time.perf_counter()
-        self.under_way += 1
-        try:
-            response, outcome = await self._answer(request, path)
-            if self.stopping or not self.callers.let_stay(connection_of(request)):
-                response.force_close()
-            sent = await send(request, response, self._settings.limits.answer_timeout)
-            outcome = RequestOutcome(sent) if sent else outcome
-        finally:
-            self.under_way -= 1
-            self.ended.changed()
-        count_request(verb, outcome, started)
-        return response
-
-    async def _answer(self, request: web.BaseRequest, path: str) -> tuple[web.Response, RequestOutcome]:
-        try:
-            if page := self._pages.get(path):
-                connection_of(request).raise_to(Rank.PROBE)
-                _check_method(request, "GET", "HEAD")
-                return page(), RequestOutcome.OK
-            if tell := self._told.get(path):
-                _check_method(request, "GET", "HEAD")
-                self.callers.check_curious(request)
-                self.callers.let_in(connection_of(request))
-                return web.Response(
-                    body=await tell(request.rel_url.query), content_type=_JSON
-                ), RequestOutcome.OK
-            judged = self._verbs.get(path)
-            if judged is None:
-                known = ", ".join((*self._verbs, *self._pages, *self._told))
-                raise RequestRefused(
-                    404, RequestOutcome.UNKNOWN, f"{path[:80]!r} does not exist; available: {known}"
-                )
-            _check_method(request, "POST")
-            self.callers.check(request.headers, request.transport)
-            self.callers.let_in(connection_of(request))
-            body = await self._bodies.read(request, _METERS[path.rpartition("/")[2]]())
-            try:
-                answer = judged(body, connection_of(request).address)
-                if not isinstance(answer, bytes):
-                    answer = await answer
-                return web.Response(body=answer, content_type=_JSON), RequestOutcome.OK
-            finally:
-                self._bodies.release(len(body))
-        except RequestRefused as refused:
-            telemetry.logger().debug(
-                Event.EXTENDER_REFUSED, path=path[:80], status=refused.status, reason=str(refused)
-            )
-            return _refusal(refused), refused.outcome
-        except Unreadable as error:
-            telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=400, reason=str(error))
-            return _refusal(
-                RequestRefused(400, RequestOutcome.UNREADABLE, str(error))
-            ), RequestOutcome.UNREADABLE
-        except TooMany as error:
-            telemetry.logger().debug(Event.EXTENDER_REFUSED, path=path[:80], status=413, reason=str(error))
-            return _refusal(
-                RequestRefused(413, RequestOutcome.TOO_LARGE, str(error))
-            ), RequestOutcome.TOO_LARGE
-        except Exception as error:  # noqa: BLE001 -- whatever it is, the next request must be answered
-            telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
-            sentence = _fault(error)
-            if path.endswith("/filter"):
-                # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
-                return web.Response(
-                    body=answers.filter_error(sentence), content_type=_JSON
-                ), RequestOutcome.FAULT
-            return text_page(500, sentence), RequestOutcome.FAULT
-
-    def _health(self) -> web.Response:
-        return text_page(200, "ok")
-
-    def _readiness(self) -> web.Response:
+    def _readiness(self) -> HttpAnswer:
         reasons = [*self._judge.unready(), *(self._gpus.unready() if self._gpus is not None else ())]
         return text_page(503, *reasons) if reasons else text_page(200, "ok")
 
 
-def _judged(judge: Judge) -> Mapping[str, PromptVerb]:
+class ExtenderExchange(Exchange):
+    """One request, whatever it asks."""
+
+    def __init__(self, server: ExtenderServer, request: HttpRequest, connection: HttpConnection) -> None:
+        super().__init__(request)
+        self._server = server
+        self._connection = connection
+        self._started = time.perf_counter()
+        self._outcome = RequestOutcome.OK
+        self._body: Body | None = None
+
+    def begin(self) -> Reply | None:
+        server, path = self._server, self.request.path
+        try:
+            if path in server.verbs:
+                self._check_method("POST")
+                server.callers.check(self.request, self._connection)
+                server.callers.let_in(self._connection)
+                self._body = Body(self.request, _METERS[path.rpartition("/")[2]](), server.bodies)
+                return None
+            if page := server.pages.get(path):
+                self._connection.raise_to(Rank.PROBE)
+                self._check_method("GET", "HEAD")
+                return page()
+            if tell := server.told.get(path):
+                self._check_method("GET", "HEAD")
+                server.callers.check_curious(self.request, self._connection)
+                server.callers.let_in(self._connection)
+                return self._later(tell(_first_values(self.request.query)))
+            known = ", ".join((*server.verbs, *server.pages, *server.told))
+            raise RequestRefused(
+                404, RequestOutcome.UNKNOWN, f"{path[:80]!r} does not exist; available: {known}"
+            )
+        except Exception as error:  # noqa: BLE001 -- see _trouble
+            return self._trouble(error)
+
+    def add(self, part: bytes) -> HttpAnswer | None:
+        assert self._body is not None
+        try:
+            self._body.add(part)
+        except Exception as error:  # noqa: BLE001 -- see _trouble
+            return self._trouble(error)
+        return None
+
+    def end(self) -> Reply:
+        assert self._body is not None
+        try:
+            answer = self._server.verbs[self.request.path](self._body.whole(), self._connection.address)
+        except Exception as error:  # noqa: BLE001 -- see _trouble
+            return self._trouble(error)
+        if isinstance(answer, bytes):
+            self._body.release()
+            return HttpAnswer(answer)
+        return self._later(answer)
+
+    def fail(self, fault: BodyFault, reason: str) -> HttpAnswer:
+        if fault is BodyFault.BROKEN:
+            refused = RequestRefused(400, RequestOutcome.UNREADABLE, f"the body is not valid HTTP: {reason}")
+        else:
+            length, limits = self._body.length if self._body else 0, self._server.bodies.limits
+            refused = RequestRefused(
+                408,
+                RequestOutcome.SLOW,
+                f"only {length} bytes of the body arrived within {limits.body_timeout:g} s",
+            )
+        return self._trouble(refused)
+
+    def ended(self, sent: Sent) -> None:
+        if self._body is not None:
+            self._body.release()
+        server, path = self._server, self.request.path
+        known = path in server.verbs or path in server.pages or path in server.told
+        outcome = RequestOutcome(sent) if sent else self._outcome
+        count_request(path[1:] if known else _OTHER, outcome, self._started)
+
+    async def _later(self, coming: Awaitable[bytes]) -> HttpAnswer:
+        try:
+            return HttpAnswer(await coming)
+        except Exception as error:  # noqa: BLE001 -- see _trouble
+            return self._trouble(error)
+        finally:
+            if self._body is not None:
+                self._body.release()
+
+    def _trouble(self, error: Exception) -> HttpAnswer:
+        """What a caller is told; whatever it is, the next request must be answered."""
+        if self._body is not None:
+            self._body.release()
+        path = self.request.path
+        match error:
+            case RequestRefused():
+                refused = error
+            case Unreadable():
+                refused = RequestRefused(400, RequestOutcome.UNREADABLE, str(error))
+            case TooMany():
+                refused = RequestRefused(413, RequestOutcome.TOO_LARGE, str(error))
+            case _:
+                self._outcome = RequestOutcome.FAULT
+                telemetry.logger().error(Event.EXTENDER_FAULT, where=path, exc_info=error)
+                sentence = f"the extender failed with an internal error ({type(error).__name__}); see its log"
+                if path.endswith("/filter"):
+                    # The one verb whose answer has a place for it: kube-scheduler shows it in the pod's events.
+                    return HttpAnswer(answers.filter_error(sentence))
+                return text_page(500, sentence)
+        self._outcome = refused.outcome
+        telemetry.logger().debug(
+            Event.EXTENDER_REFUSED, path=path[:80], status=refused.status, reason=str(refused)
+        )
+        # Most have a body that was not read, and will not be.
+        return text_page(refused.status, str(refused), close=refused.status != 404, headers=refused.headers)
+
+    def _check_method(self, *allowed: str) -> None:
+        method = self.request.method
+        if method not in allowed:
+            raise RequestRefused(
+                405,
+                RequestOutcome.UNKNOWN,
+                f"{self.request.path} takes {' and '.join(allowed)}, not {method}",
+                Allow=", ".join(allowed),
+            )
+
+
+def _first_values(query: str) -> Mapping[str, str]:
+    found = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    return dict(reversed(found))
+
+
+def _judged(judge: Judge) -> Mapping[str, Verb]:
     """The two verbs that a judge answers."""
 
     def asked(body: bytes) -> Asked:
@@ -230,21 +272,17 @@ async def serving(
             reason="server.callers.anyone is true: anyone who can reach the address may ask",
         )
     limits = _connection_limits(settings, answering.callers)
-    connections = Connections("extender", answering.handle, limits, answering.prompt)
+    connections = Connections("extender", answering.begin, limits, answering.callers.let_stay)
     async with listen(settings, connections) as listening:
         telemetry.logger().info(Event.EXTENDER_SERVING, address=listening.url)
         try:
             yield listening
         finally:
-            answering.stop()
             listening.close()
-            await connections.close_idle()
             with suppress(TimeoutError):
                 async with deadline(clock, settings.grace):
-                    seen = 0
-                    while answering.under_way:
-                        seen = await answering.ended.beyond(seen)
-            left = answering.under_way
+                    await connections.drain()
+            left = connections.under_way
             await connections.shutdown(_LAST_MOMENT)
             telemetry.logger().info(Event.EXTENDER_STOPPED, address=listening.url, given_up=left)
 
@@ -264,29 +302,7 @@ def _connection_limits(settings: Server, callers: Callers) -> ConnectionLimits:
     return ConnectionLimits(
         places=places.within(allowed),
         header_timeout=limits.header_timeout,
+        body_timeout=limits.body_timeout,
         idle_timeout=limits.idle_timeout,
         answer_timeout=limits.answer_timeout,
     )
-
-
-def _check_method(request: web.BaseRequest, *allowed: str) -> None:
-    if request.method not in allowed:
-        raise RequestRefused(
-            405,
-            RequestOutcome.UNKNOWN,
-            f"{request.rel_url.raw_path} takes {' and '.join(allowed)}, not {request.method[:20]}",
-            Allow=", ".join(allowed),
-        )
-
-
-def _refusal(refused: RequestRefused) -> web.Response:
-    response = text_page(refused.status, str(refused))
-    response.headers.update(refused.headers)
-    if refused.status != 404:
-        # Most have a body that nobody has read, and nobody will.
-        response.force_close()
-    return response
-
-
-def _fault(error: Exception) -> str:
-    return f"the extender failed with an internal error ({type(error).__name__}); see its log"
