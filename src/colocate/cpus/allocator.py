@@ -55,7 +55,7 @@ class CpuAllocator:
         return self._shown
 
     def occupancy(self, without: ContainerKey | None = None, held: CpuSet = EMPTY) -> Occupancy:
-        """What is free now, or without one container; `held` counts as taken all the same."""
+        """What is free now, or without one container; `held` still counts as taken."""
         if without is None and not held:
             if self._now is None:
                 self._now = Occupancy(self.tree, self.sets, self._assignments.values(), self._handed.values())

@@ -1,7 +1,7 @@
 """How a node tells schedulers which CCXs have room: an annotation of the node, which no tenant may write.
 
 A strict container that no CCX has room for does not start; a scheduler that knows sends it elsewhere. What comes from
-the API is bounded and checked all the same: a node may be compromised.
+the API is still bounded and checked: a node may be compromised.
 """
 
 from collections import Counter

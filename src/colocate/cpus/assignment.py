@@ -69,7 +69,7 @@ class CpuMode(StrEnum):
     RESERVED = "reserved"
     NAMED = "named pool"
     UNPOOLED = "unpooled"
-    """All CPUs that are nobody's alone: it asks for none, or has opted out."""
+    """All shared CPUs: the container asks for none, or has opted out."""
 
 
 class PoolShare(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from colocate.model.memory import Bytes
 
 
 class FixedSets(msgspec.Struct, frozen=True, kw_only=True):
-    """Which CPUs are for whom, before any container comes: it follows from machine and settings alone."""
+    """Which CPUs are for what before any container comes, by machine and settings alone."""
 
     reserved: CpuSet
     named: Mapping[str, CpuSet]

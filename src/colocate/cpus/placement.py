@@ -32,7 +32,7 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
     kept: CpuSet = EMPTY
     """CPUs that are its own already, before a resize."""
     handed: CpuSet = EMPTY
-    """CPUs that init containers of its pod have left it: free for it, and for nobody else."""
+    """CPUs that init containers of its pod have left it: free for this container alone."""
     near: CpuSet = EMPTY
     """Where it was, if it shares."""
     companion: CpuSet | None = None
@@ -69,9 +69,7 @@ class _Placement:
         named = self._settings.pool_of(request.namespace)
         leaves = self._settings.may_leave(request.namespace)
         if self._wishes.opt_out and (leaves or not named):
-            return self._made(
-                CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all CPUs that are nobody's alone.",)
-            )
+            return self._made(CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all shared CPUs.",))
         if self._wishes.opt_out:
             self._warnings.append(
                 f"Pods of namespace {request.namespace} may not leave its pool {named}; the wish is left out."

@@ -1,8 +1,8 @@
 """What an agent tells schedulers of its node: its GPUs, the units that it counts in, and who has or will have what.
 
-It is one annotation of the node, which no tenant may write, and one write: whoever reads it sees every pod once,
-also in the middle of a swap. What comes from the API is bounded and checked even so: a node may be compromised, and
-must not harm others by what it says.
+It is one annotation of the node, which no tenant may write, and one write: a reader sees every pod once, also in the
+middle of a swap. What comes from the API is still bounded and checked: a compromised node must not harm others by
+what it says.
 """
 
 import base64
@@ -170,8 +170,8 @@ def _with_pods(said: _SaidNode, pods: Mapping[str, AnnouncedPod], places: Mappin
 
 
 def _said_pod(pod: AnnouncedPod, places: Mapping[str, int]) -> _SaidPod:
-    """GPUs that are not on the node any more are left out: nobody else is given them. What a settled pod is due, too,
-    since it has that."""
+    """Leave out GPUs that are no longer on the node, which no other pod can get, and what a settled pod is due, which
+    it has already."""
     due = {
         resource: tuple(tuple(places[uuid] for uuid in each) for each in gpus)
         for resource, gpus in sorted(pod.due.items())

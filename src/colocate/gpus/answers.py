@@ -1,4 +1,4 @@
-"""What Allocate was answered, and for whom: the state between a kubelet's questions. Values alone.
+"""What Allocate was answered, and for which container: the state between a kubelet's questions. Values alone.
 
 An answer is meant for one container. Whose it really was is known when the kubelet has written it down; then it is
 proven, or condemned: the container that has it must not start.
@@ -43,7 +43,7 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     key: AnswerKey
     pod: str
-    """namespace/name; empty where nobody knows."""
+    """namespace/name; empty where it is unknown."""
     ids: frozenset[str]
     gpus: tuple[str, ...]
     memory: Mebibytes

@@ -47,7 +47,7 @@ class PodBooking(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     key: str = ""
-    """namespace/name; empty where nobody knows."""
+    """namespace/name; empty where it is unknown."""
     containers: tuple[ContainerBooking, ...] = ()
 
     def needs(self) -> Mapping[str, GpuRoom]:
@@ -66,7 +66,7 @@ class PodBooking(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.containers if each.container == container), None)
 
     def having(self, booking: ContainerBooking) -> "PodBooking":
-        """The same pod with this booking of a container, in place of an earlier one."""
+        """This pod with the container's booking replaced or added."""
         others = tuple(each for each in self.containers if each.container != booking.container)
         return msgspec.structs.replace(self, containers=(*others, booking))
 
@@ -89,7 +89,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return book
 
     def with_gpus(self, inventory: GpuInventory) -> "GpuBook":
-        """The same bookings, other GPUs."""
+        """These bookings on other GPUs."""
         return GpuBook(inventory, self.pods, self.used)
 
     def total(self, uuid: str) -> GpuRoom:
@@ -113,7 +113,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return next(filter(None, troubles), "") or self.why_no_room(booking)
 
     def why_no_room(self, booking: PodBooking) -> str:
-        """Likewise, whether its GPUs are well or not."""
+        """Why its GPUs have no room for this, healthy or not, in place of what the pod has; empty where they have."""
         held = self.pods.get(booking.uid)
         before = held.needs() if held is not None else {}
         for uuid, need in booking.needs().items():
@@ -134,7 +134,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return self.record(booking)
 
     def record(self, booking: PodBooking) -> "GpuBook":
-        """Likewise, for what is so already: nothing is checked."""
+        """Book what a pod already has, without a check, in place of what was booked for it."""
         book = self.release(booking.uid)
         used = dict(book.used)
         for uuid, need in booking.needs().items():

@@ -31,7 +31,7 @@ class EnvFact(StrEnum):
     UUIDS = "uuids"
     """Its GPUs, joined by commas."""
     INDEXES = "indexes"
-    """Their places, likewise."""
+    """The indexes of its GPUs, joined by commas."""
     POD = "pod"
     """What all containers of the pod asked for together, in units of the resource."""
     CONTAINER = "container"

@@ -1,7 +1,7 @@
 """Where the records of a node do not agree on who has which GPU: annotations, checkpoint, podresources, driver.
 
-The checkpoint says what a container was started with, which nobody can change any more: the others are held against
-it. Nothing is put right here; `settlement` does that for pods that are about to start.
+The checkpoint says what a container was started with, which cannot change any more: the other records are compared
+with it. Nothing is put right here; `settlement` does that for pods that are about to start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,14 +101,14 @@ def _of_holding(
         yield found(
             GpuRecordSource.CHECKPOINT,
             f"container {container} holds {len(held.ids)} of {dialect.memory}; the checkpoint names no GPU for it",
-            "create the pod anew",
+            "create the pod again",
         )
     gone = [uuid for uuid in gpus if inventory.gpus and inventory.get(uuid) is None]
     if gone:
         yield found(
             GpuRecordSource.DRIVER,
             f"container {container} was started with {visible(', '.join(gone))}, which the driver does not list",
-            "create the pod anew; if the GPU was not replaced, see 'colocate gpu status'",
+            "create the pod again; if the GPU was not replaced, see 'colocate gpu status'",
         )
     if pod is not None:
         claim = claim_of(pod, dialect, inventory, settings)
@@ -120,14 +120,14 @@ def _of_holding(
                     GpuRecordSource.ANNOTATION,
                     f"its annotation {claim.wish.keys.gpus} names {', '.join(due)}, and container {container} was "
                     f"started with {visible(', '.join(gpus))}",
-                    "create the pod anew; nobody should change this annotation of a pod that has started",
+                    "create the pod again; this annotation must not change once the pod has started",
                 )
         units = ask.units if ask is not None else 0
         if units != len(held.ids):
             yield found(
                 GpuRecordSource.CHECKPOINT,
                 f"container {container} asks for {units} of {dialect.memory}; the checkpoint says {len(held.ids)}",
-                "create the pod anew",
+                "create the pod again",
             )
     if listed is not None and (pod is not None or held.pod):
         theirs = listed.get((pod.key if pod is not None else held.pod, held.key.container, dialect.memory))
@@ -135,7 +135,7 @@ def _of_holding(
             yield found(
                 GpuRecordSource.PODRESOURCES,
                 f"container {container} holds {len(theirs)} of {dialect.memory} by podresources and "
-                f"{len(held.ids)} by the checkpoint, not all the same",
+                f"{len(held.ids)} by the checkpoint, and the ids differ",
                 "look again in a moment; if it stays, restart the kubelet",
             )
 
@@ -150,7 +150,7 @@ def _of_driver(
             pod=visible(name),
             uid=uid,
             sentence=visible(f"{name}: its processes run on {', '.join(others)}, and it {has}"),
-            remedy=f"see whether it sets {VISIBLE} itself or is privileged, and whom it disturbs",
+            remedy=f"see whether it sets {VISIBLE} itself or is privileged, and which pods it disturbs",
         )
 
 

@@ -121,7 +121,7 @@ class GpuPod(_Read, frozen=True):
 
     @property
     def uid(self) -> str:
-        """As the API server gave it, which nobody else can."""
+        """As the API server gave it; no other component can."""
         return self.metadata.uid
 
     @property
@@ -154,7 +154,7 @@ class GpuPod(_Read, frozen=True):
 
     @property
     def controller(self) -> str:
-        """The kind of what would make it anew; empty for a bare pod."""
+        """The kind of the controller that would create it again; empty for a bare pod."""
         return next((owner.kind for owner in self.metadata.owner_references if owner.controller), "")
 
     @property

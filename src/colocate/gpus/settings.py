@@ -43,13 +43,13 @@ class Gem(msgspec.Struct, frozen=True, kw_only=True):
     """Where the library is, on the host and in the container."""
     library: str = "libgemhook.so.1"
     ip: str = ""
-    """Of the pod manager; a pod's annotation may name another."""
+    """Address of the pod manager; a pod's annotation may name another."""
     port: int = 0
-    """Likewise."""
+    """Port of the pod manager; a pod's annotation may name another."""
 
 
 class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What those who decide about GPUs are told."""
+    """The settings of all decisions about GPUs."""
 
     dialects: tuple[Dialect, ...] = (DOSLAB,)
     injection: GpuInjection = GpuInjection.ENV

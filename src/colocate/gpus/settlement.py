@@ -49,7 +49,8 @@ def settle(
     answers = _without_memory(_cleared(answers, records, gone, now, grace), records)
     passed = (pod for pod in records.passed if pod.uid in pods)
     answers = remembering(answers, (*passed, *pods.values()), inventory, settings)
-    # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
+    # In every dialect, containers that run or end and unknown pods come first: they have their memory, whatever
+    # others were told.
     for sure, dialect in product((True, False), settings.dialects):
         held = [
             each
@@ -170,12 +171,12 @@ def _recorded(
         sidecar=ask is not None and ask.sidecar,
         injected=held.injected,
     )
-    # Whoever it was meant for has not got it.
+    # The container that it was meant for did not get it.
     return answers.without(key for key in meant if key.uid != held.key.uid).having(found)
 
 
 def _is_sure(held: GpuHolding, pods: Mapping[str, GpuPod], answers: GpuAnswers) -> bool:
-    """Whether what is held counts, whoever else is due it."""
+    """Whether what is held counts even if another pod is due it."""
     pod = pods.get(held.key.uid)
     return pod is None or pod.is_ending or has_started(held.key, pod, answers)
 

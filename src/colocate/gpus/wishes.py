@@ -108,7 +108,8 @@ def gpus_for(wish: GpuWish, asks: Sequence[GpuAsk], container: str) -> tuple[str
 
 
 def all_gpus_for(wish: GpuWish, asks: Sequence[GpuAsk]) -> tuple[tuple[str, ...], ...]:
-    """The same for every asking container, in the order of `asks`: in one go, for a tenant chooses how many."""
+    """The GPUs that the wish gives to every asking container, in the order of `asks`; all at once, for a tenant
+    chooses how many containers ask."""
     if not wish.gpus:
         return ((),) * len(asks)
     named = wish.gpus if len(wish.gpus) > 1 else wish.gpus * len(asks)
@@ -216,7 +217,7 @@ def _uuid(word: str, keys: AnnotationKeys, inventory: GpuInventory) -> str:
     if gpu is None:
         raise ValueError(
             f"its annotation {keys.gpus} names the GPU {visible(word)[:80] or '(nothing)'}, which is not on this "
-            "node: it was replaced, or the annotation is wrong; create the pod anew without the annotation, so that "
+            "node: it was replaced, or the annotation is wrong; create the pod again without the annotation, so that "
             "a scheduler chooses again"
         )
     return gpu.uuid

@@ -3,14 +3,13 @@
 There are three rooms, and none takes a place of another:
 
     known        callers that have shown a token or a certificate
-    probes       whoever asks for health
-    strangers    everybody until the headers of a first request have come, and those who show nothing
+    probes       callers that ask for health
+    strangers    all callers until the headers of a first request have come, and those that show nothing
 
-A room that is full closes a connection on which nothing is under way, the one that was used longest ago. Of strangers
-it is one of the address that has most; an address that has all that one address may have closes one of its own. So
-whoever comes last comes in, and has time to say what it wants. Where every connection has something under way, one
-that waits for its caller to read is closed: nobody keeps a place by asking and not reading. Where there is none, the
-newcomer is turned away.
+A full room closes the idle connection that was used longest ago. Among strangers it closes one of the address that
+has most; an address that has reached its own bound closes one of its own. So the newest connection comes in, and has
+time to say what it wants. Where every connection has something under way, the room closes one that waits for its
+caller to read: no caller keeps a place by asking and not reading. Where there is none, the newcomer is turned away.
 """
 
 import ipaddress
@@ -51,7 +50,7 @@ class PlaceLimits(msgspec.Struct, frozen=True):
         return self.connections - self.known - self.probes
 
     def within(self, connections: int) -> "PlaceLimits":
-        """The same in fewer places, shared out alike."""
+        """These limits scaled down to so many connections."""
         if connections >= self.connections:
             return self
         return PlaceLimits(
@@ -92,7 +91,7 @@ class Admission(msgspec.Struct, Generic[G], frozen=True):
 
 
 class ConnectionPlaces(Generic[G]):
-    """All connections of a server. Whoever is closed has left already when its name is told."""
+    """All connections of a server. A connection that is to be closed has already left when it is named."""
 
     def __init__(self, limits: PlaceLimits) -> None:
         self._limits = limits

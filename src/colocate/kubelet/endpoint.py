@@ -241,7 +241,7 @@ class Endpoint:
             self._stopping.wait(),
             self._again.beyond(seen),
             self._lost(),
-            # Another instance of this plugin took our place, and has gone: the kubelet listens to nobody now.
+            # Another instance of this plugin took our place, and has gone: the kubelet listens to no plugin now.
             self._watch.one_goes(sockets.pattern(self.resource), but=socket),
             self._watch.differs(socket, served),
         ]
@@ -300,7 +300,7 @@ class Endpoint:
             self._withdrawn = self._broadcast.opened
 
     async def _stop_server(self, server: grpc.aio.Server, socket: Path, drain: bool) -> None:
-        """Let calls in flight end if somebody still waits for them, then end the streams and go.
+        """Let calls in flight end if their callers still wait, then end the streams and go.
 
         In this order: a kubelet whose list stream ends closes the connection, and the calls on it fail.
         """

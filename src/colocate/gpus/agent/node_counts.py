@@ -138,7 +138,7 @@ class GpuNodeCounts:
             await self._monitor.changed.beyond(seen)
 
     async def withdraw(self, seconds: float) -> None:
-        """Take them away, within so many seconds: nobody stands behind them any more."""
+        """Remove the counts, within so many seconds: no agent serves them any more."""
         try:
             async with deadline(self._clock, seconds):
                 text = self._last_words()
@@ -196,7 +196,7 @@ class GpuNodeCounts:
         self._standing.recall(self._last)
 
     def _pods_to_tell(self) -> Mapping[str, AnnouncedPod] | None:
-        """Until the pods are settled, what was said before; None where nobody can say."""
+        """What was announced before, until the pods are settled; None where that is unknown."""
         if self._standing.pods is None:
             return self._last.pods if self._last is not None else None
         return self._standing.pods

@@ -141,7 +141,7 @@ class GpuNotices:
         if pod.is_running(condemned.key.container):
             self._tell(pod, REFUSED, f"{reason}; it runs on until its container ends")
         elif condemned.spared:
-            again = f"its {pod.controller} makes a new one" if pod.controller else "create it anew"
+            again = f"its {pod.controller} makes a new one" if pod.controller else "create it again"
             self._tell(
                 pod,
                 REFUSED,
@@ -149,7 +149,9 @@ class GpuNotices:
                 f"{again}",
             )
         elif not pod.controller:
-            self._tell(pod, REFUSED, f"{reason}; no controller makes a new one: delete it and create it anew")
+            self._tell(
+                pod, REFUSED, f"{reason}; no controller makes a new one: delete it and create it again"
+            )
         elif bound := self._deletions.bound(pod):
             self._withhold(pod, reason, bound)
         else:

@@ -137,7 +137,7 @@ class GpuPart:
             await self.counts.client.close()
 
     async def _hand_on(self) -> None:
-        """Whoever answers Allocate knows of every change of a GPU before the kubelet does."""
+        """Tell the allocator of every change of a GPU before the kubelet hears of it."""
         await self.monitor.ready()
         while True:
             seen = self.monitor.changed.count

@@ -1,4 +1,4 @@
-"""Looks for the pod of an Allocate that nobody knows: reads what the watch has not told, in bounded time.
+"""Looks for the unknown pod of an Allocate: reads what the watch has not told, in bounded time.
 
 A kubelet admits one pod at a time, and its Allocate names none: a tenant who creates pods with a node's name and
 deletes them at once makes it ask for pods that are gone. So the seconds that such questions take come out of one

@@ -27,7 +27,7 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod has of a GPU."""
 
     pod: str
-    """namespace/name, or its uid where nobody knows its name."""
+    """namespace/name, or its uid where its name is unknown."""
     uid: str
     containers: tuple[str, ...]
     memory: Mebibytes

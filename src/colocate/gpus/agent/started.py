@@ -77,7 +77,7 @@ class StartedContainers:
         due: Dues | None = None,
         deletions: Mapping[str, Deletion] | None = None,
     ) -> None:
-        """Keep these; a disk that fails is told in `trouble`, and stops nobody."""
+        """Keep these; a disk that fails is told in `trouble`, and stops no container."""
         if self._file is None:
             return
         dues = [_KeptDue(uid, resource, each) for (uid, resource), each in sorted((due or {}).items())]

@@ -52,7 +52,7 @@ class ClusterBook(ClusterPods):
         return found
 
     def why_not(self, demand: GpuDemand, node: str) -> tuple[str, bool]:
-        """Why a pod does not fit on a node, and whether it never will, whoever leaves."""
+        """Why a pod does not fit on a node, and whether it never will, even if all other pods leave."""
         known = self._nodes.get(node)
         if known is None:
             return "the GPU scheduler does not know the node yet", False
@@ -207,8 +207,8 @@ class ClusterBook(ClusterPods):
             held.number = number
 
     def doubt(self, uid: str, until: float) -> None:
-        """Nobody knows whether the bind came through: hold what was chosen until the API shows it, or somebody has
-        looked after that time and says that it did not."""
+        """It is unknown whether the bind came through: hold what was chosen until the API shows it, or until a look
+        after that time finds that it did not."""
         held = self._held.get(uid)
         if held is not None and held.choice is not None:
             held.until, held.doubtful = until, True

@@ -206,7 +206,7 @@ class ClusterPods:
             if known.ghosts():
                 self._haunted.add(known.name)
         self._drop(uid)
-        # Static pods, and whoever was announced before the API showed it.
+        # Static pods, and pods that were announced before the API showed them.
         for name, node in self._nodes.items():
             if uid in (node.told.pods or {}):
                 node.end(uid, self._now)

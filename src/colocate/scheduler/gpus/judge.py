@@ -72,8 +72,8 @@ class GpuJudge:
             # Of a single node kube-scheduler asks for no score.
             self._keep(pod, asked.names[fits.index(True)])
         elif not any(fits):
-            # A pod that fits nowhere waits for something to change, and nobody hears of a promise that is broken: it
-            # had better try, and try again.
+            # A pod that fits nowhere waits for something to change, and kube-scheduler does not hear of a broken
+            # promise: the pod had better try, and try again.
             for node in self._book.promised_nodes(demand, failed):
                 del failed[node]
         return Sieved(failed, never)
@@ -92,7 +92,7 @@ class GpuJudge:
         return scores
 
     def _keep(self, pod: PackedPod, node: str) -> None:
-        """Only for a pod that the API server vouches for, and as much as it says: whoever asks may make up both."""
+        """Only for a pod that the API server shows, and as much as it says: a caller may make up both."""
         shown = self._cluster.pod(pod.metadata.namespace, pod.metadata.name, pod.uid)
         if shown is not None:
             self._book.reserve(shown, node, self._clock.monotonic() + self._hold)

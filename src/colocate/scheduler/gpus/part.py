@@ -115,7 +115,7 @@ class GpuScheduling:
             yield
         finally:
             self._leaving.set()
-            # The lease is given back first: whoever waits for it need not wait longer.
+            # The lease is given back first, so that the next replica need not wait longer.
             await asyncio.gather(tasks[2], return_exceptions=True)
             for task in tasks:
                 task.cancel()
@@ -132,7 +132,7 @@ class GpuScheduling:
     async def _follow_lease(self) -> None:
         while True:
             seen = self.lease.changed.count
-            # It may have been lost and had again since: whoever had it between has bound what we do not know.
+            # It may have been lost and won back: another replica may have bound pods in between that we do not know.
             self.binder.caught_up = False
             if self.lease.held:
                 try:

@@ -1,8 +1,8 @@
 """The keys by which this scheduler seals its bookings: of a file, or of a Secret that is made once in the cluster.
 
-Agents mount the Secret. Whoever comes first makes the key, and nobody else ever sees it: it is in no manifest and in
-no log. The Secret itself is made empty by the manifest with the rights: a right to create Secrets cannot be limited
-to a name, and leads to the tokens of other accounts.
+Agents mount the Secret. The first replica makes the key, and it stays there: it is in no manifest and in no log. The
+Secret itself is made empty by the manifest with the rights: a right to create Secrets cannot be limited to a name,
+and leads to the tokens of other accounts.
 """
 
 import base64

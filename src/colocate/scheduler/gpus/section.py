@@ -56,7 +56,7 @@ class GpuSection(Section, frozen=True):
     hold: Seconds = Seconds(10)
     """For how long the best GPU is kept for a pod between the answer and the bind."""
     doubt: Seconds = Seconds(60)
-    """For how long it is kept where nobody knows whether a bind came through."""
+    """For how long the GPU is kept where it is unknown whether a bind came through."""
     lease: GpuLease = GpuLease()
 
     def spoken(self) -> tuple[Dialect, ...]:

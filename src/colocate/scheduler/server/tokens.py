@@ -1,6 +1,6 @@
-"""Files of tokens that callers show: read, read again when they change, and made where nobody has made one.
+"""Files of tokens that callers show: read, read again when they change, and made where there is none.
 
-A token that is made here is for whoever may read the file, which is its owner alone. It is never logged.
+Only the owner of the file may read a token that is made here. It is never logged.
 """
 
 import errno
