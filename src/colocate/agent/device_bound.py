@@ -44,7 +44,7 @@ class DeviceBound:
         self._memory = config.memory
         self._others = _other_offers(config.mock.resources, config.memory)
         self._gpus = GpuInventory()
-        """Those whose slices are offered."""
+        """The GPUs whose slices are offered."""
         self._warned = False
 
     @property

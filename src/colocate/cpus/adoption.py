@@ -65,7 +65,7 @@ def assign_running(allocator: CpuAllocator, request: CpuRequest) -> CpuRequest:
 
 
 def strict_on_several(allocator: CpuAllocator) -> tuple[ContainerKey, ...]:
-    """Containers that may wish for one CCX, did, and run on several: they ran before anybody could refuse them."""
+    """Containers that may wish for one CCX, did so, and run on several: they ran before they could be refused."""
     found = []
     for key, each in allocator.assignments.items():
         if each.ended or not (each.request.relaxed or each.request.wishes.strict):

@@ -260,7 +260,7 @@ class CpuAllocator:
     def _all_sets(self) -> dict[ContainerKey, CpuSet]:
         now = self.occupancy()
         sets: dict[ContainerKey, CpuSet] = {}
-        # Those who share the same pools have the same CPUs: there are many of them, and few pools.
+        # Containers that share the same pools have the same CPUs: there are many containers, and few pools.
         by_pools: dict[tuple[str, ...], CpuSet] = {}
         for key, each in self._assignments.items():
             if each.mode is not CpuMode.SHARED:

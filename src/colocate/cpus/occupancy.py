@@ -24,7 +24,7 @@ class FixedSets(msgspec.Struct, frozen=True, kw_only=True):
     named: Mapping[str, CpuSet]
     isolated: CpuSet
     ordinary: CpuSet
-    """For all others."""
+    """CPUs for all other containers."""
 
 
 def fixed_sets(tree: PoolTree, settings: CpuSettings) -> FixedSets:

@@ -1,4 +1,4 @@
-"""Decides for one container: whose CPUs it gets, in which way, and where its memory goes, with the reasons.
+"""Decides which CPUs one container gets, in which way, and where its memory goes, with the reasons.
 
 The order of questions: has it opted out, is it of the system, may it have CPUs of its own, has its namespace a pool,
 does it ask for nothing; else it shares, by the ladder. The state of all others comes in and is not changed.
@@ -176,7 +176,7 @@ class _Placement:
         return found
 
     def _with_handed(self, kept: CpuSet, handed: CpuSet, count: int) -> CpuSet:
-        """What it has goes before what it is handed: it runs there already."""
+        """Prefer what it has to what it is handed: it runs there already."""
         more = min(count - len(kept), len(handed))
         if not kept or more <= 0:
             return kept or handed

@@ -98,7 +98,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return GpuRoom(gpu.memory, CORES) if gpu is not None and gpu.is_shared else GpuRoom()
 
     def free(self, uuid: str) -> GpuRoom:
-        """What is left of a GPU, sick or not; never less than nothing."""
+        """What is left of a GPU, sick or not; never negative."""
         left = self.total(uuid) - self.used.get(uuid, GpuRoom())
         return GpuRoom(max(0, left.memory), max(0, left.cores))
 
@@ -117,7 +117,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         held = self.pods.get(booking.uid)
         before = held.needs() if held is not None else {}
         for uuid, need in booking.needs().items():
-            # Not `free`, which is never below nothing: what is oversold already is missing here, too.
+            # Not `free`, which is never negative: what is oversold already counts against the booking, too.
             left = self.total(uuid) - self.used.get(uuid, GpuRoom()) + before.get(uuid, GpuRoom())
             if need.memory > left.memory:
                 has, of = max(0, left.memory), self.total(uuid).memory

@@ -19,19 +19,19 @@ _NANOSECONDS = 1_000_000_000
 
 
 class DueGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets, whatever becomes of its annotations: a scheduler of ours has booked it, or a swap has."""
+    """The GPUs that a scheduler of ours or a swap has given to a pod, whatever its annotations say later."""
 
     gpus: tuple[tuple[str, ...], ...]
-    """By asking container."""
+    """UUIDs by asking container."""
     number: int = 0
-    """Of the seal; 0 where it has none."""
+    """Number of the seal; 0 where it has none."""
 
     @property
     def sealed(self) -> bool:
         return self.number > 0
 
     def suits(self, asks: Sequence[GpuAsk], inventory: GpuInventory) -> bool:
-        """Whether it can still be had."""
+        """Whether it still matches the requests, and all its GPUs are still on the node."""
         return len(self.gpus) == len(asks) and all(
             len(given) == ask.count and all(inventory.get(uuid) is not None for uuid in given)
             for given, ask in zip(self.gpus, asks, strict=True)
@@ -58,7 +58,7 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Why it cannot be served, whatever is free; empty where it can."""
+        """Why the pod cannot be served, however much is free; empty where it can."""
         return self.asks.problem or self.wish.problem
 
     def ask(self, container: str) -> GpuAsk | None:

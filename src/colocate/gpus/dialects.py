@@ -67,7 +67,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     memory: str
     """The resource that a device plugin serves: one device is `unit` of memory."""
     unit: Mebibytes
-    """MiB in one device. The same in the whole cluster; a setting changes it."""
+    """MiB in one device, equal in the whole cluster; a setting changes it."""
     cores: str = ""
     """The resource of computing time, in node status alone; empty where the dialect has none."""
     count: str = ""

@@ -26,7 +26,7 @@ ListedIds = Mapping[tuple[str, str, str], AbstractSet[str]]
 
 
 class GpuRecordSource(StrEnum):
-    """Who does not agree."""
+    """The record that disagrees."""
 
     ANNOTATION = "annotation"
     CHECKPOINT = "checkpoint"
@@ -35,7 +35,7 @@ class GpuRecordSource(StrEnum):
 
 
 class GpuDisagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """One record says otherwise."""
+    """One record that contradicts another."""
 
     source: GpuRecordSource
     pod: str
@@ -155,7 +155,7 @@ def _of_driver(
 
 
 def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[GpuDisagreement]:
-    """Pods whose own env sets what a container runtime reads its GPUs from: it goes before what they were given."""
+    """Pods whose own env sets a variable that a container runtime reads GPUs from: it overrides what they got."""
     for pod in pods:
         if pod.is_finished:
             continue
@@ -181,9 +181,10 @@ def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[
 
 
 def other_unit(held: GpuHolding, inventory: GpuInventory, dialect: Dialect) -> bool:
-    """Whether a container was given its devices when one of them stood for another amount of memory.
+    """Whether a container was given its devices while a device stood for another amount of memory.
 
-    Containers are told in units what their GPU has in all. A driver that says a little more or less is no other unit.
+    Containers are told in units what their GPU has in all. A driver that reports a little more or less does not make
+    another unit.
     """
     if held.injected is None:
         return False

@@ -34,7 +34,7 @@ class GpuMatch(msgspec.Struct, frozen=True):
 
     answer: GpuAnswer
     answers: GpuAnswers
-    """With this one."""
+    """All answers, this one included."""
 
 
 class GpuRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,7 +227,7 @@ def _chosen(
 
 
 def _alike(fitting: Sequence[Gpu], count: int) -> Sequence[Gpu]:
-    """The first so many of one model, where there are enough of one; else models mix."""
+    """The first `count` GPUs of one model where there are enough; otherwise of several models."""
     for first in fitting if count > 1 else ():
         same = [gpu for gpu in fitting if gpu.model == first.model]
         if len(same) >= count:

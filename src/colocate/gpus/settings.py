@@ -17,12 +17,12 @@ class GpuInjection(StrEnum):
 
 
 class Unassumed(StrEnum):
-    """What becomes of a pod for which no scheduler has booked a GPU."""
+    """What the agent does with a pod for which no scheduler has booked a GPU."""
 
     SERVE = "serve"
     """The agent chooses: the GPU with the least room that fits."""
     REFUSE = "refuse"
-    """It is refused, and told who should have booked."""
+    """The pod is refused, and told which scheduler should have booked."""
 
 
 class HamiCore(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     hami_core: HamiCore | None = None
     gem: Gem | None = None
     keys: tuple[bytes, ...] = ()
-    """By which bookings of a scheduler of ours are told from wishes: the first seals, all are believed."""
+    """Keys that tell bookings of a scheduler of ours from wishes: the first seals, all are believed."""
 
     def dialect_of(self, resource: str) -> Dialect | None:
         """The dialect that a device plugin of this resource serves."""

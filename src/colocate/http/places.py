@@ -37,13 +37,13 @@ class PlaceLimits(msgspec.Struct, frozen=True):
     """How many connections there may be."""
 
     connections: int
-    """In all rooms."""
+    """Connections in all rooms together."""
     known: int = 0
-    """Of these, for callers that have shown a token or a certificate."""
+    """Places for callers that have shown a token or a certificate."""
     probes: int = 0
-    """Of these, for health."""
+    """Places for callers that ask for health."""
     per_address: int = 100
-    """Strangers of one address."""
+    """Connections of strangers from one address."""
 
     @property
     def strangers(self) -> int:
@@ -84,7 +84,7 @@ class Place(msgspec.Struct, frozen=True, eq=False):
 
 
 class Admission(msgspec.Struct, Generic[G], frozen=True):
-    """Whether there is a place, and who must be closed for it."""
+    """Whether there is a place, and which connection must be closed for it."""
 
     admitted: bool
     closed: G | None = None
@@ -105,7 +105,7 @@ class ConnectionPlaces(Generic[G]):
         return len(self._places)
 
     def rank(self, guest: G) -> Rank:
-        """Where it is; a stranger where it is nowhere any more."""
+        """The rank of a connection; a stranger where it has left."""
         place = self._places.get(guest)
         return Rank.STRANGER if place is None else place.rank
 
@@ -117,7 +117,7 @@ class ConnectionPlaces(Generic[G]):
         return made
 
     def move(self, guest: G, rank: Rank) -> Admission[G]:
-        """A place of another rank; where there is none it stays where it is, as it does once it is known."""
+        """Give a connection a place of another rank. It stays where it is if there is none, or once it is known."""
         place = self._places.get(guest)
         if place is None:
             return Admission(admitted=False)
@@ -131,7 +131,7 @@ class ConnectionPlaces(Generic[G]):
         return made
 
     def used(self, guest: G) -> None:
-        """Something was just asked on it."""
+        """Note that a request has just come on it."""
         place = self._places.get(guest)
         if place is not None:
             room = self._room(place)
@@ -139,7 +139,7 @@ class ConnectionPlaces(Generic[G]):
             room[guest] = None
 
     def leave(self, guest: G) -> None:
-        """It is closed; may be said twice."""
+        """Remove a closed connection; may be called twice."""
         place = self._places.pop(guest, None)
         if place is None:
             return
@@ -195,7 +195,7 @@ class ConnectionPlaces(Generic[G]):
 
 
 def address_of(peer: object) -> str:
-    """Whose connection that is, by what a socket says of its other end: as many as one owner has are one."""
+    """The address that a connection counts for, by its peer name: all addresses of one owner are one."""
     if not isinstance(peer, tuple) or not peer:
         # A unix socket is on this machine.
         return LOCAL

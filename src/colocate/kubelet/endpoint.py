@@ -71,11 +71,11 @@ class Endpoint:
         self._withdrawn = 0
         """How many streams had been opened when the kubelet was told last that the devices go."""
         self._opened_before = 0
-        """How many had been before we registered last."""
+        """How many streams had been opened before we registered last."""
         self._failures = 0
         self._check = check
         self._was_checked = False
-        """Whether it has ever been let register."""
+        """Whether the plugin was ever allowed to register."""
         self._log = telemetry.logger(resource=self.resource)
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class Endpoint:
         self._log.info(Event.PLUGIN_STOPPED, on_stop=self._on_stop)
 
     def stop(self, on_stop: OnStop | None = None) -> None:
-        """Begin to stop: as the settings say, unless told otherwise."""
+        """Begin to stop, as the settings say unless told otherwise."""
         self._on_stop = on_stop or self._on_stop
         self._stopping.set()
 
@@ -151,7 +151,7 @@ class Endpoint:
             await self._retry_later(f"cannot serve in {folder}: {error}", kubelet, seen)
             return
         self._opened_before = self._broadcast.opened
-        served = identity(socket)  # Known before anybody is told of it: it may be deleted in the next moment.
+        served = identity(socket)  # Before the kubelet hears of it: it may be deleted in the next moment.
         started = self._clock.monotonic()
         reason: str | None = None
         drain = True

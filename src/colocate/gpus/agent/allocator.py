@@ -1,9 +1,9 @@
 """Answers Allocate and PreStartContainer for shared GPUs: joins the pods of the API, the kubelet's records, the book.
 
 Before every answer the earlier ones are settled by what the kubelet has written down; `colocate.gpus` decides, this
-asks, tells and remembers. Which pod it is admitting, the kubelet tells; a pod that the watch has not told of yet is
-looked for by `pod_search`, in the time that there is for such questions together. Allocate writes nothing to the
-API: a slow server holds up no admission.
+asks, tells and remembers. The kubelet tells which pod it is admitting; `pod_search` looks for a pod that the watch
+has not told of yet, within the time that all such questions share. Allocate writes nothing to the API: a slow server
+holds up no admission.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class PodAllocator:
         return answer.injected or Allocation()
 
     async def _matched(self, dialect: Dialect, ids: Sequence[str]) -> GpuMatch | GpuRefusal:
-        """By what is known now; an answer is remembered before anybody else is answered."""
+        """Match by what is known now; an answer is remembered before the next one is given."""
         async with self._lock:
             if (pods := self._known_pods) is None:
                 return self._unheard()
@@ -256,7 +256,7 @@ class PodAllocator:
         )
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
-        """By what the kubelet has written down; its podresources must not say otherwise."""
+        """Let a container start by the kubelet's checkpoint; podresources must not contradict it."""
         asked = frozenset(ids)
         try:
             async with deadline(self._clock, _PRESTART_TIME):
@@ -279,7 +279,7 @@ class PodAllocator:
         reached("gpus.proven")
 
     async def _save_started(self) -> None:
-        """One at a time, each with what is known when it begins: an older one never replaces a newer."""
+        """Save one at a time, each with what is known when it begins: an older state never replaces a newer one."""
         async with self._saving:
             deletions = self._notices.deletions
             await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due, deletions))
@@ -413,7 +413,7 @@ class PodAllocator:
         return holders(pods, self._answers, self._inventory, self.settings, self.not_run)
 
     async def _settle(self) -> tuple[GpuHolding, ...] | None:
-        """Answers against records; None where the kubelet's cannot be read."""
+        """Compare the answers with the records; None where the kubelet's cannot be read."""
         holdings: tuple[GpuHolding, ...] | None = None
         kubelet = identity(self._paths.kubelet_socket)
         try:

@@ -28,7 +28,7 @@ UsedByPod = Mapping[str, Mapping[str, Bytes]]
 
 
 class GpuAllocator(GpuAllocation, Protocol):
-    """Who answers the plugins, as a process runs it."""
+    """The allocator that answers the plugins, as a process runs it."""
 
     settings: GpuSettings
     keys: KeyFile

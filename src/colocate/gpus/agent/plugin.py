@@ -1,7 +1,7 @@
-"""The device plugin of GPU memory in one dialect: GPUs as slices, and their containers handed to who knows pods.
+"""The device plugin of GPU memory in one dialect: GPUs as slices, without any knowledge of pods.
 
-It knows ids, units and the kubelet. Which pod a container is of, and which GPU it gets, is answered by a
-`GpuAllocation`, which knows pods, annotations and the book. Neither knows the other's half.
+It knows ids, units and the kubelet. A `GpuAllocation`, which knows pods, annotations and the book, answers which pod
+a container is of and which GPU it gets. Neither knows the other's half.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -97,7 +97,7 @@ class NodePods:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the pods were ever heard of: until then, none is not known to be none."""
+        """Whether the pods were ever listed: before that, an empty list says nothing."""
         return self._cache.health.synced
 
     async def synced(self) -> None:

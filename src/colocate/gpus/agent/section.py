@@ -1,4 +1,4 @@
-"""The section `gpus` of the agent's configuration: its fields, and what they come to for those who decide."""
+"""The section `gpus` of the agent's configuration: its fields, and the settings that they make."""
 
 import re
 from collections.abc import Iterator

@@ -25,7 +25,7 @@ class _KeptDue(msgspec.Struct, frozen=True):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """That the agent has deleted a pod."""
+    """A pod that the agent has deleted."""
 
     at: float
     """Seconds since the epoch."""

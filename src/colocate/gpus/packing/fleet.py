@@ -30,10 +30,10 @@ class PackRequest(msgspec.Struct, frozen=True):
     cpu: int = 0
     """Thousandths of a CPU."""
     memory: int = 0
-    """Of the node, in the unit of the nodes."""
+    """Memory of the node, in the unit of the nodes."""
     gpus: int = 0
     gpu_memory: Mebibytes = 0
-    """Of each GPU."""
+    """Memory of each GPU."""
     gpu_cores: Cores = 0
     models: tuple[str, ...] = ()
     """Words; a GPU will do whose model has one of them in its name, ignoring case. Any GPU where there are none."""

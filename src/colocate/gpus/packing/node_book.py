@@ -61,7 +61,7 @@ class HeldPod(msgspec.Struct, kw_only=True):
     booking: PodBooking | None = None
     """What this process has booked for it, or its newest seal says; None where it has no booking."""
     number: int = 0
-    """Of the seal of that booking; 0 where it has none."""
+    """Number of the seal of that booking; 0 where it has none."""
     choice: GpuChoice | None = None
     """Where this process gave it out, and the API does not show it yet."""
     until: float | None = None
@@ -73,9 +73,8 @@ class HeldPod(msgspec.Struct, kw_only=True):
 
 
 class _Ghost(msgspec.Struct, kw_only=True):
-    """What a pod had that has ended while the kubelet may have taken a pod like it for it.
-
-    The other one has this GPU then, and the agent is about to say so: until it has, both count.
+    """What a pod had that ended while the kubelet may have taken another for it. The other pod then has this GPU, and
+    the agent is about to say so: until it has, both count.
     """
 
     booking: PodBooking
@@ -166,7 +165,7 @@ class NodeBook:
         self._full = None
 
     def expire(self, now: float) -> None:
-        """Forget ghosts for which no agent has found words in their time."""
+        """Forget ghosts that no agent has spoken of in their time."""
         over = [uid for uid, ghost in self._ghosts.items() if ghost.until <= now]
         for uid in over:
             del self._ghosts[uid]

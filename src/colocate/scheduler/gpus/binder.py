@@ -3,7 +3,7 @@
 One process writes at a time, by a lease that is asked before every write; every write says which pod it means, by its
 uid and, where it changes it, by its version. The binding itself carries the annotations once more, so that they
 cannot change in between; it is all that is written where pods may not be patched. A process that dies after the
-annotations leaves a pod that is bound nowhere: they say nothing to anyone then, and are written over when the pod is
+annotations leaves a pod that is bound nowhere: they have no effect then, and are overwritten when the pod is
 scheduled again.
 """
 
@@ -37,7 +37,7 @@ from colocate.telemetry import Event
 from colocate.wire.extender_questions import BindingAsked
 
 _ATTEMPTS = 4
-"""Times that annotations are written, where the pod is another version by then."""
+"""Attempts to write annotations while the pod's version keeps changing."""
 _NANOSECONDS = 1_000_000_000
 
 
@@ -65,7 +65,7 @@ class GpuBinder:
         self._lease = lease
         self._clock = clock
         self.keys = keys
-        """The first seals."""
+        """The keys of bookings; the first seals."""
         self._doubt = doubt
         self._timeout = timeout
         self._under_way: set[str] = set()
@@ -78,7 +78,7 @@ class GpuBinder:
         """Whether the book has all that earlier holders of the lease have bound."""
 
     async def bind(self, asked: BindingAsked) -> str:
-        """Bind one pod; why it could not be, empty where it is."""
+        """Bind one pod; says why it could not be bound, empty where it was."""
         if asked.uid in self._under_way:
             return self._told("twice", asked, "it is being bound already")
         self._under_way.add(asked.uid)
@@ -144,7 +144,7 @@ class GpuBinder:
     async def _carry_out(
         self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, earlier: float | None
     ) -> None:
-        """`earlier`: until when a bind before this one is in doubt; whatever becomes of this one, that one is."""
+        """`earlier`: until when an earlier bind is in doubt; its booking is kept even if this one fails."""
         written = self._annotations(pod, choice)
         sent = False
         try:
@@ -279,7 +279,7 @@ class GpuBinder:
     async def _annotate(
         self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, written: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Write them; says what was written."""
+        """Write the annotations; says what was written."""
         for attempt in range(_ATTEMPTS):
             self._check_lease()
             if attempt:
@@ -322,7 +322,7 @@ class GpuBinder:
 
 
 def _this_very(pod: PackedPod) -> Patch:
-    """That it is this pod, in this version."""
+    """The tests that it is still this pod, in this version."""
     return (
         json_patch.Test("/metadata/uid", pod.uid),
         json_patch.Test("/metadata/resourceVersion", pod.metadata.resource_version),

@@ -30,7 +30,7 @@ class GpuCluster(Protocol):
     book: ClusterBook
 
     def pod(self, namespace: str, name: str, uid: str) -> PackedPod | None:
-        """This very pod, as the API server has shown it; None where it has not."""
+        """The pod with this name and uid, as the API server has shown it; None where it has not."""
 
     def unready(self) -> Sequence[str]:
         """Why the book is not the cluster's yet, a sentence each."""
@@ -120,8 +120,8 @@ class GpuJudge:
 
 
 def as_points(found: NDArray[np.float64]) -> list[int]:
-    """Scores of which least is best, as kube-scheduler adds them up: 100 for the best, and none near it, so that the
-    node whose GPU is kept for the pod is the one that it gets.
+    """Points for kube-scheduler from scores of which the least is best: 100 for the best, and no other near it, so
+    that the pod gets the node whose GPU is kept for it.
 
     They are relative to the candidates: packing asks which of them, and no node is good or bad by itself.
     """

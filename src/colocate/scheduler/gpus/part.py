@@ -72,8 +72,8 @@ class GpuScheduling:
         )
 
     async def filter(self, body: bytes, caller: str) -> bytes:
-        """As its judge says, but no pod is sent away everywhere by old news: what woke kube-scheduler, such as the
-        end of another pod, may reach it a moment before it reaches us, and a pod that is sent away waits for minutes.
+        """Filter as the judge says, but refuse no pod on every node by old news: what woke kube-scheduler, such as
+        the end of another pod, may reach it a moment before it reaches us, and a refused pod waits for minutes.
         """
         question = read_question(body, self.judge.most_candidates())
         sieved = self.judge.filter(question, caller)
@@ -122,7 +122,7 @@ class GpuScheduling:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _lead(self, leaving: asyncio.Event) -> None:
-        """Who does not know yet who has what must not be the one who binds."""
+        """Take the lease only after the caches have synced."""
         await first(self._take_keys(), leaving.wait())
         await first(self.feed.synced(), leaving.wait())
         if not leaving.is_set():

@@ -63,7 +63,7 @@ class SealingKeys:
         return self.keys
 
     async def _of_secret(self, wanted: GpuKeySecret) -> tuple[bytes, ...]:
-        """The keys in the Secret; made there where it has none. Of several who do that at once, one is right."""
+        """The keys in the Secret; made there where it has none. Where several replicas do that at once, one wins."""
         where = f"Secret {wanted.namespace}/{wanted.name}"
         for _ in range(_ATTEMPTS):
             try:
