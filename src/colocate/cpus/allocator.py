@@ -227,7 +227,7 @@ class CpuAllocator:
         taken_up = Restoration(allocator.tree, allocator.sets, settings, state)
         allocator._assignments, allocator._handed = taken_up.assignments, taken_up.handed
         allocator._shown = allocator._all_sets()
-        why = "What it had is no longer there, or no longer its to have."
+        why = "What it had is no longer there, or no longer allowed to it."
         return allocator, tuple(
             CpuMove(
                 key=key,
@@ -289,4 +289,4 @@ class CpuAllocator:
 
 def _check(request: CpuRequest) -> None:
     if request.cpu < 0 or (request.limit is not None and request.limit < 0) or request.memory < 0:
-        raise UserError(f"container {request.container} asks for less than nothing; ask for 0 CPUs or more")
+        raise UserError(f"container {request.container} asks for a negative amount; ask for 0 CPUs or more")

@@ -190,7 +190,7 @@ class _Placement:
         if kept := self._known.kept & cpus:
             reasons = (*reasons, f"It keeps CPUs that it had, {kept}.")
         if handed := self._known.handed & cpus:
-            reasons = (*reasons, f"Of an init container of its pod it has {handed}.")
+            reasons = (*reasons, f"It has {handed} from an init container of its pod.")
         if named:
             reasons = (*reasons, f"They are of the pool {named}, which its namespace has.")
         return self._made(CpuMode.EXCLUSIVE, cpus=cpus, pool=named, memory=memory, rung="", reasons=reasons)

@@ -202,5 +202,5 @@ def dialect(name: str, unit: Mebibytes | None = None, *, drains: bool = False) -
     if unit is None:
         return found
     if unit < 1:
-        raise UserError(f"a unit of {unit} MiB of GPU memory cannot be; use 1 or more")
+        raise UserError(f"a unit of {unit} MiB of GPU memory is impossible; use 1 or more")
     return msgspec.structs.replace(found, unit=unit)

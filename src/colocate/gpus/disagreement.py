@@ -165,7 +165,7 @@ def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[
             continue
         asks = any(asks_of(pod, dialect) for dialect in dialects)
         effect = (
-            "its own value goes before the GPU that it is given"
+            "its own value overrides the GPU that it is given"
             if asks
             else "it takes GPUs without booking any"
         )

@@ -31,7 +31,7 @@ def explain_pod(
         sentences.insert(
             0,
             f"It has no node yet: {scheduler} has to choose one, and its events say what that waits for. On this "
-            "node this would become of it:",
+            "node, this would happen to it:",
         )
     if not sentences:
         names = ", ".join(dialect.memory for dialect in settings.dialects)

@@ -19,7 +19,7 @@ from colocate.host.gpu_source import GpuReading, GpuSource, GpuSurvey, GpuUnavai
 from colocate.model.gpu import Gpu, GpuInventory
 from colocate.telemetry import Event
 
-GONE = "the driver lists it no more"
+GONE = "the driver no longer lists it"
 _PATIENCE = 30.0
 """Seconds that the driver has to answer."""
 _XID_WAIT = 5.0

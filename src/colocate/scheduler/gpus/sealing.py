@@ -82,7 +82,7 @@ class SealingKeys:
                 reached("gpus.key_made")
             except Conflict:
                 continue
-        raise UserError(f"{where} is changed by others all the time; look for who does that")
+        raise UserError(f"{where} keeps being changed by other clients; find out which ones do that")
 
 
 def _body(wanted: GpuKeySecret, version: str) -> Object:
