@@ -333,7 +333,7 @@ async def test_an_agent_started_anew_lets_go_on_what_it_had_let_start(lab: Lab) 
     lab.pods.add(gpu_pod("p", 4, gpus=B, time=1))
     await lab.admit("p", IDS[A][:4])
     await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
-    # Somebody changes the annotation, and the kubelet has not told yet that the container runs.
+    # The annotation changes, and the kubelet has not told yet that the container runs.
     lab.pods.add(gpu_pod("p", 4, gpus=A, time=1))
     lab.agent = lab.new_agent()
     await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
@@ -349,7 +349,7 @@ async def test_a_restart_with_a_gpu_that_was_replaced_is_refused_by_its_name_unt
     lab.agent.take_inventory(GpuInventory(TWO.gpus[:1]))
     with pytest.raises(Refused, match=f"container c0 was started with GPU {B}, which is not on this node"):
         await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
-    assert "create it anew" in lab.pods.events[0][1]
+    assert "create it again" in lab.pods.events[0][1]
     lab.agent.take_inventory(TWO)
     await lab.agent.prestart(DOSLAB.memory, IDS[A][:4])
 

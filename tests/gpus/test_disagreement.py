@@ -148,6 +148,6 @@ def test_pods_that_set_their_gpus_themselves_are_named() -> None:
     ended = with_env(gpu_pod("ended", 2, phase="Failed"), "NVIDIA_VISIBLE_DEVICES")
     first, second = overriding([own, thief, fine, ended], SETTINGS.dialects)
     assert "default/own: the env of container c0 sets NVIDIA_VISIBLE_DEVICES" in first.sentence
-    assert "goes before the GPU that it is given" in first.sentence
+    assert "overrides the GPU that it is given" in first.sentence
     assert "takes GPUs without booking any" in second.sentence
     assert "ask for doslab.io/gpu-memory" in second.remedy

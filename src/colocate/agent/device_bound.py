@@ -44,7 +44,7 @@ class DeviceBound:
         self._memory = config.memory
         self._others = _other_offers(config.mock.resources, config.memory)
         self._gpus = GpuInventory()
-        """Those whose slices are offered."""
+        """The GPUs whose slices are offered."""
         self._warned = False
 
     @property
@@ -110,8 +110,8 @@ class DeviceBound:
             raise Unavailable("there is no such node, so it is not known how many devices its kubelet bears")
         if running is not None and found.heartbeat < running[1] // 10**9:
             raise Unavailable(
-                "the kubelet has started and has not written its version into the node's status yet, on which it "
-                "depends how many devices it bears"
+                "the kubelet has started and has not written its version into the node's status yet; the version "
+                "decides how many devices it bears"
             )
         return found
 

@@ -32,12 +32,12 @@ _FIXED = ("enabled", "dialects", "state_folder", "node", "kubeconfig")
 """What a running part cannot change."""
 
 _REMEDIES = Remedies(kubeconfig="a kubeconfig with gpus.kubeconfig or KUBECONFIG", context="", insecure="")
-"""An agent has no flags for the cluster, and trusts no server unseen."""
+"""An agent has no flags for the cluster, and always verifies the server."""
 
 _PATIENCE = ClientSettings(
     timeout=10.0, list_timeout=30.0, attempts=2, most_objects=10_000, longest_list=1 << 30
 )
-"""For the pods of one node, and the node: what is longer is no list of theirs."""
+"""Bounds for reading the node and its pods: a longer list is not theirs."""
 
 
 def gpu_part(config: Config, clock: Clock, bound: DeviceBound) -> GpuPart:

@@ -32,7 +32,7 @@ _REMEDIES = Remedies(kubeconfig="a kubeconfig with memory.kubeconfig or KUBECONF
 _PATIENCE = ClientSettings(
     timeout=10.0, list_timeout=30.0, attempts=2, most_objects=10_000, longest_list=1 << 30
 )
-"""For the pods of one node, and the node: what is longer is no list of theirs."""
+"""Bounds for reading the node and its pods: a longer list is not theirs."""
 
 
 def memory_part(config: Config, clock: Clock, bound: DeviceBound) -> MemoryPart:

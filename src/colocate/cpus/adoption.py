@@ -1,7 +1,7 @@
-"""Takes containers in that run already and that nobody has an assignment of: by the CPUs that they really have.
+"""Adopts containers that run already and have no assignment, by the CPUs that they really have.
 
 Whole CPUs that look like its own stay its own, a pool or a pair of pools stays its place; one that was never pinned
-is placed like a new one, except that nobody is refused: it runs already.
+is placed like a new one, but never refused: it runs already.
 """
 
 from collections.abc import Iterable, Iterator
@@ -65,7 +65,7 @@ def assign_running(allocator: CpuAllocator, request: CpuRequest) -> CpuRequest:
 
 
 def strict_on_several(allocator: CpuAllocator) -> tuple[ContainerKey, ...]:
-    """Containers that may wish for one CCX, did, and run on several: they ran before anybody could refuse them."""
+    """Containers that may wish for one CCX, did so, and run on several: they ran before they could be refused."""
     found = []
     for key, each in allocator.assignments.items():
         if each.ended or not (each.request.relaxed or each.request.wishes.strict):

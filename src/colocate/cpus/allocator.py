@@ -55,7 +55,7 @@ class CpuAllocator:
         return self._shown
 
     def occupancy(self, without: ContainerKey | None = None, held: CpuSet = EMPTY) -> Occupancy:
-        """What is free now, or without one container; `held` counts as taken all the same."""
+        """What is free now, or without one container; `held` still counts as taken."""
         if without is None and not held:
             if self._now is None:
                 self._now = Occupancy(self.tree, self.sets, self._assignments.values(), self._handed.values())
@@ -227,7 +227,7 @@ class CpuAllocator:
         taken_up = Restoration(allocator.tree, allocator.sets, settings, state)
         allocator._assignments, allocator._handed = taken_up.assignments, taken_up.handed
         allocator._shown = allocator._all_sets()
-        why = "What it had is no longer there, or no longer its to have."
+        why = "What it had is no longer there, or no longer allowed to it."
         return allocator, tuple(
             CpuMove(
                 key=key,
@@ -260,7 +260,7 @@ class CpuAllocator:
     def _all_sets(self) -> dict[ContainerKey, CpuSet]:
         now = self.occupancy()
         sets: dict[ContainerKey, CpuSet] = {}
-        # Those who share the same pools have the same CPUs: there are many of them, and few pools.
+        # Containers that share the same pools have the same CPUs: there are many containers, and few pools.
         by_pools: dict[tuple[str, ...], CpuSet] = {}
         for key, each in self._assignments.items():
             if each.mode is not CpuMode.SHARED:
@@ -289,4 +289,4 @@ class CpuAllocator:
 
 def _check(request: CpuRequest) -> None:
     if request.cpu < 0 or (request.limit is not None and request.limit < 0) or request.memory < 0:
-        raise UserError(f"container {request.container} asks for less than nothing; ask for 0 CPUs or more")
+        raise UserError(f"container {request.container} asks for a negative amount; ask for 0 CPUs or more")

@@ -1,7 +1,7 @@
 """How a node tells schedulers which CCXs have room: an annotation of the node, which no tenant may write.
 
 A strict container that no CCX has room for does not start; a scheduler that knows sends it elsewhere. What comes from
-the API is bounded and checked all the same: a node may be compromised.
+the API is still bounded and checked: a node may be compromised.
 """
 
 from collections import Counter
@@ -26,11 +26,11 @@ class FreeCcxs(msgspec.Struct, frozen=True):
     """What a node has announced."""
 
     free: tuple[MilliCpu, ...] = ()
-    """Of each CCX, the most first."""
+    """The room of each CCX, the largest first."""
     namespaces: tuple[str, ...] = ()
-    """Whose pods may wish for strict placement."""
+    """Namespaces whose pods may wish for strict placement."""
     default: tuple[str, ...] = ()
-    """Of these, whose pods are strict unless they wish for something else."""
+    """Those of `namespaces` whose pods are strict unless they wish for something else."""
 
 
 class _Announced(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,7 +59,7 @@ def announcement_of(allocator: CpuAllocator, default: Container[str] = ()) -> st
 
 
 def announced_ccxs(text: str) -> FreeCcxs:
-    """ValueError says what is wrong with it."""
+    """What the annotation says; ValueError says what is wrong with it."""
     if len(text) > _LONGEST:
         raise ValueError(f"it has {len(text)} characters; at most {_LONGEST} are read")
     try:

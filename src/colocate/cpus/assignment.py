@@ -69,7 +69,7 @@ class CpuMode(StrEnum):
     RESERVED = "reserved"
     NAMED = "named pool"
     UNPOOLED = "unpooled"
-    """All CPUs that are nobody's alone: it asks for none, or has opted out."""
+    """All shared CPUs: the container asks for none, or has opted out."""
 
 
 class PoolShare(msgspec.Struct, frozen=True):
@@ -94,7 +94,7 @@ class CpuAssignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     request: CpuRequest
     mode: CpuMode
     cpus: CpuSet = EMPTY
-    """Its own, of an exclusive one; the others' follow from their pools."""
+    """The CPUs of an exclusive container; those of others follow from their pools."""
     parts: tuple[PoolShare, ...] = ()
     pool: str = ""
     """The named pool."""

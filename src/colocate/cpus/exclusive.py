@@ -22,7 +22,7 @@ _MOST_SETS = 1000
 
 
 class Taste(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides among equals, and beside what a container wants to be."""
+    """What decides among equal sets, and what a container wants to be near."""
 
     beside: frozenset[int] = frozenset()
     """NUMA nodes of its devices."""

@@ -124,13 +124,9 @@ def _decided(choice: SharedChoice, taste: Taste) -> str:
     if choice.beside:
         return f"It is beside its devices; {left}."
     if taste.near:
-        return f"Of {choice.candidates} with room it is the nearest to what it wants to be near; {left}."
-    fit = (
-        "has the most room"
-        if taste.spread
-        else "leaves the most sockets and NUMA nodes unused, then has the least left over"
-    )
-    return f"Of {choice.candidates} with room it {fit}, then the least load, then the lowest number; {left}."
+        return f"It is the nearest of {choice.candidates} candidates to what it wants to be near; {left}."
+    fit = "roomiest" if taste.spread else "best fit"
+    return f"It is the {fit} of {choice.candidates} candidates; {left}."
 
 
 def _none(rung: PoolRung) -> str:

@@ -18,13 +18,13 @@ from colocate.model.memory import Bytes
 
 
 class FixedSets(msgspec.Struct, frozen=True, kw_only=True):
-    """Which CPUs are for whom, before any container comes: it follows from machine and settings alone."""
+    """Which CPUs are for what before any container comes, by machine and settings alone."""
 
     reserved: CpuSet
     named: Mapping[str, CpuSet]
     isolated: CpuSet
     ordinary: CpuSet
-    """For all others."""
+    """CPUs for all other containers."""
 
 
 def fixed_sets(tree: PoolTree, settings: CpuSettings) -> FixedSets:

@@ -1,4 +1,4 @@
-"""Decides for one container: whose CPUs it gets, in which way, and where its memory goes, with the reasons.
+"""Decides which CPUs one container gets, in which way, and where its memory goes, with the reasons.
 
 The order of questions: has it opted out, is it of the system, may it have CPUs of its own, has its namespace a pool,
 does it ask for nothing; else it shares, by the ladder. The state of all others comes in and is not changed.
@@ -32,7 +32,7 @@ class Neighbourhood(msgspec.Struct, frozen=True, kw_only=True):
     kept: CpuSet = EMPTY
     """CPUs that are its own already, before a resize."""
     handed: CpuSet = EMPTY
-    """CPUs that init containers of its pod have left it: free for it, and for nobody else."""
+    """CPUs that init containers of its pod have left it: free for this container alone."""
     near: CpuSet = EMPTY
     """Where it was, if it shares."""
     companion: CpuSet | None = None
@@ -69,9 +69,7 @@ class _Placement:
         named = self._settings.pool_of(request.namespace)
         leaves = self._settings.may_leave(request.namespace)
         if self._wishes.opt_out and (leaves or not named):
-            return self._made(
-                CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all CPUs that are nobody's alone.",)
-            )
+            return self._made(CpuMode.UNPOOLED, reasons=("It has opted out: it runs on all shared CPUs.",))
         if self._wishes.opt_out:
             self._warnings.append(
                 f"Pods of namespace {request.namespace} may not leave its pool {named}; the wish is left out."
@@ -178,7 +176,7 @@ class _Placement:
         return found
 
     def _with_handed(self, kept: CpuSet, handed: CpuSet, count: int) -> CpuSet:
-        """What it has goes before what it is handed: it runs there already."""
+        """Prefer what it has to what it is handed: it runs there already."""
         more = min(count - len(kept), len(handed))
         if not kept or more <= 0:
             return kept or handed
@@ -192,7 +190,7 @@ class _Placement:
         if kept := self._known.kept & cpus:
             reasons = (*reasons, f"It keeps CPUs that it had, {kept}.")
         if handed := self._known.handed & cpus:
-            reasons = (*reasons, f"Of an init container of its pod it has {handed}.")
+            reasons = (*reasons, f"It has {handed} from an init container of its pod.")
         if named:
             reasons = (*reasons, f"They are of the pool {named}, which its namespace has.")
         return self._made(CpuMode.EXCLUSIVE, cpus=cpus, pool=named, memory=memory, rung="", reasons=reasons)

@@ -66,7 +66,7 @@ def fragmentation(allocator: CpuAllocator) -> Fragmentation:
     filled: set[str] = set()
     occupied = sorted(allocator.tree.kind(PoolKind.CCX), key=lambda pool: (now.load[pool.index], pool.index))
     for pool in occupied:
-        # Who was moved stays: a CCX that took somebody in is not emptied.
+        # A moved container stays: a CCX that took one in is not emptied.
         if now.load[pool.index] and pool.name not in filled:
             freed = _emptied(trial, pool, emptied)
             if freed:

@@ -63,7 +63,7 @@ class Restoration:
         self.assignments = dict(sorted(self.assignments.items(), key=lambda item: order[item[0]]))
 
     def _claims(self, lost: Iterable[CpuAssignment], taken: CpuSet) -> dict[ContainerKey, CpuSet]:
-        """What is left of the CPUs of those that cannot stay; nobody else may have it before they do."""
+        """What is left of the CPUs of containers that cannot stay; no other container may have it before they do."""
         claims = {}
         for each in lost:
             claims[each.key] = (each.cpus & self._tree.machine.cpus) - taken
@@ -128,7 +128,7 @@ class Restoration:
     def _crowded(self) -> list[CpuAssignment]:
         """The shared containers that a pool has no more room for, in the order in which they came.
 
-        Those that were short from the start count for nobody's room but their own.
+        Containers that were short from the start take no room from others.
         """
         found = []
         rest = {key: each for key, each in self.assignments.items() if not each.short}

@@ -24,7 +24,7 @@ class NamedPool(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     cpus: CpuSet = EMPTY
     size: int = 0
-    """How many, where they are not named."""
+    """How many CPUs, where they are not named."""
     namespaces: tuple[str, ...]
 
 
@@ -32,13 +32,14 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is configured."""
 
     reserved: CpuSet = EMPTY
-    """For the system and the namespaces below."""
+    """CPUs for the system and the namespaces below."""
     reserved_size: int = 0
     """How many thousandths of a CPU are reserved, where they are not named; rounded up to whole CPUs."""
     reserved_namespaces: tuple[str, ...] = ("kube-system",)
     pools: tuple[NamedPool, ...] = ()
     wish_namespaces: tuple[str, ...] = ()
-    """Whose pods may wish for exclusive or isolated CPUs, for strict placement, or out of their named pool."""
+    """Namespaces whose pods may wish for exclusive or isolated CPUs, strict placement, or to leave their named
+    pool."""
     exclusive_guaranteed: bool = True
     """Whether guaranteed containers of whole CPUs get them alone without a wish."""
     burst: BurstLevel = BurstLevel.CCX
@@ -51,7 +52,7 @@ class CpuSettings(msgspec.Struct, frozen=True, kw_only=True):
         return next((pool.name for pool in self.pools if namespace in pool.namespaces), "")
 
     def may_leave(self, namespace: str) -> bool:
-        """Whether its pods may run out of their named pool because they wish so."""
+        """Whether its pods may leave their named pool by a wish."""
         return namespace in self.wish_namespaces or namespace in self.reserved_namespaces
 
 

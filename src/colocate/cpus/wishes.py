@@ -2,7 +2,7 @@
 
 `colocate.dev/cpus` speaks for all containers of the pod, `colocate.dev/cpus.CONTAINER` for one, and goes before it.
 Whatever a tenant writes is bounded and checked here. What cannot be understood or is not granted is left out with a
-warning: a container starts all the same.
+warning: the container still starts.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class CpuWishes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     spread: bool = False
     pack: bool = False
     opt_out: bool = False
-    """No pool: all CPUs that are nobody's alone."""
+    """No pool: all shared CPUs."""
     affinity: str = ""
     """Beside this container of the same pod."""
     burst: BurstLevel | None = None

@@ -1,8 +1,8 @@
 """What an agent tells schedulers of its node: its GPUs, the units that it counts in, and who has or will have what.
 
-It is one annotation of the node, which no tenant may write, and one write: whoever reads it sees every pod once,
-also in the middle of a swap. What comes from the API is bounded and checked even so: a node may be compromised, and
-must not harm others by what it says.
+It is one annotation of the node, which no tenant may write, and one write: a reader sees every pod once, also in the
+middle of a swap. What comes from the API is still bounded and checked: a compromised node must not harm others by
+what it says.
 """
 
 import base64
@@ -40,9 +40,9 @@ class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True):
     rooms: Mapping[str, GpuRoom] = {}
     """By GPU's UUID, the most that it takes at one time; nothing where it gets none."""
     number: int = 0
-    """Of the newest seal that the agent knows of it; 0 where there is none."""
+    """Number of the newest seal that the agent knows for the pod; 0 where there is none."""
     settled: bool = False
-    """Whether its GPUs are its own for good: it is swapped with no other pod any more."""
+    """Whether the pod keeps its GPUs for good: it is no longer swapped with another pod."""
     due: Mapping[str, tuple[tuple[str, ...], ...]] = {}
     """By resource, its GPUs by asking container, where they are others than the scheduler has booked."""
 
@@ -60,7 +60,7 @@ class GpuAnnouncement(msgspec.Struct, frozen=True, kw_only=True):
     rest: Mapping[str, GpuRoom] = {}
     """By UUID, the sum of what pods have that the bound on its size left unnamed."""
     unnamed: frozenset[str] = frozenset()
-    """The short names of the pods in that sum (`short_name`): it is all that counts for them."""
+    """Short names (`short_name`) of the pods in `rest`: only that sum counts for them."""
 
 
 class _Said(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -113,10 +113,9 @@ def announcement_of(
     rest: Mapping[str, GpuRoom] | None = None,
     unnamed: Collection[str] = (),
 ) -> str:
-    """What the annotation says, of the same facts always the same text; without `pods`, nothing of who has what.
+    """The text of the annotation; equal facts give equal text. Without `pods`, it does not say which pod has what.
 
-    Where all pods are too many for it, those that are settled are summed up; of those that are absent, the first are
-    named.
+    Where not all pods fit in, settled ones are summed up; of absent ones, only the first are named.
     """
     gpus = tuple(
         _SaidGpu(
@@ -170,8 +169,8 @@ def _with_pods(said: _SaidNode, pods: Mapping[str, AnnouncedPod], places: Mappin
 
 
 def _said_pod(pod: AnnouncedPod, places: Mapping[str, int]) -> _SaidPod:
-    """GPUs that are not on the node any more are left out: nobody else is given them. What a settled pod is due, too,
-    since it has that."""
+    """Leave out GPUs that are no longer on the node, which no other pod can get, and what a settled pod is due, which
+    it has already."""
     due = {
         resource: tuple(tuple(places[uuid] for uuid in each) for each in gpus)
         for resource, gpus in sorted(pod.due.items())

@@ -1,4 +1,4 @@
-"""What Allocate was answered, and for whom: the state between a kubelet's questions. Values alone.
+"""What Allocate was answered, and for which container: the state between a kubelet's questions. Values alone.
 
 An answer is meant for one container. Whose it really was is known when the kubelet has written it down; then it is
 proven, or condemned: the container that has it must not start.
@@ -20,7 +20,7 @@ from colocate.model.gpu import Cores, GpuInventory, Mebibytes
 
 
 class AnswerState(StrEnum):
-    """How sure it is whose an answer is."""
+    """How sure it is which container has an answer."""
 
     GIVEN = "given"
     """Answered; the kubelet has not been seen to hold it."""
@@ -43,7 +43,7 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     key: AnswerKey
     pod: str
-    """namespace/name; empty where nobody knows."""
+    """namespace/name; empty where it is unknown."""
     ids: frozenset[str]
     gpus: tuple[str, ...]
     memory: Mebibytes
@@ -56,12 +56,12 @@ class GpuAnswer(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is condemned."""
     spared: bool = False
-    """Condemned, and not for the sake of another pod that a scheduler of ours has booked: its own is not deleted for
-    that, and is judged again."""
+    """Condemned, but not for the sake of another pod that a scheduler of ours has booked: its pod is not deleted, and
+    is judged again."""
     since: float = 0.0
     """When it was given, in seconds of a clock that never goes back."""
     place: int = 0
-    """How many were given before it."""
+    """How many answers were given before this one."""
 
     @property
     def is_booked(self) -> bool:
@@ -97,7 +97,7 @@ class GpuAnswers(msgspec.Struct, frozen=True):
     lost: Mapping[AnswerKey, GpuAnswer] = {}
     """Proven ones that a kubelet has forgotten, with its checkpoint: their containers run on what they have."""
     kubelet: str = ""
-    """Whose records the answers were held against last."""
+    """The kubelet whose records the answers were last compared with."""
 
     @property
     def proven(self) -> frozenset[AnswerKey]:
@@ -148,7 +148,7 @@ class GpuAnswers(msgspec.Struct, frozen=True):
         return self.with_due(newer) if newer else self
 
     def number_of(self, key: tuple[str, str]) -> int:
-        """Of the seal that is known for a pod and resource; below all others where nothing is."""
+        """Number of the seal that is known for a pod and resource; lower than any other where there is none."""
         known = self.due.get(key)
         return known.number if known is not None else -1
 

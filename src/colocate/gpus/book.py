@@ -47,7 +47,7 @@ class PodBooking(msgspec.Struct, frozen=True, kw_only=True):
 
     uid: str
     key: str = ""
-    """namespace/name; empty where nobody knows."""
+    """namespace/name; empty where it is unknown."""
     containers: tuple[ContainerBooking, ...] = ()
 
     def needs(self) -> Mapping[str, GpuRoom]:
@@ -66,7 +66,7 @@ class PodBooking(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.containers if each.container == container), None)
 
     def having(self, booking: ContainerBooking) -> "PodBooking":
-        """The same pod with this booking of a container, in place of an earlier one."""
+        """This pod with the container's booking replaced or added."""
         others = tuple(each for each in self.containers if each.container != booking.container)
         return msgspec.structs.replace(self, containers=(*others, booking))
 
@@ -89,7 +89,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return book
 
     def with_gpus(self, inventory: GpuInventory) -> "GpuBook":
-        """The same bookings, other GPUs."""
+        """These bookings on other GPUs."""
         return GpuBook(inventory, self.pods, self.used)
 
     def total(self, uuid: str) -> GpuRoom:
@@ -98,7 +98,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return GpuRoom(gpu.memory, CORES) if gpu is not None and gpu.is_shared else GpuRoom()
 
     def free(self, uuid: str) -> GpuRoom:
-        """What is left of a GPU, sick or not; never less than nothing."""
+        """What is left of a GPU, sick or not; never negative."""
         left = self.total(uuid) - self.used.get(uuid, GpuRoom())
         return GpuRoom(max(0, left.memory), max(0, left.cores))
 
@@ -113,11 +113,11 @@ class GpuBook(msgspec.Struct, frozen=True):
         return next(filter(None, troubles), "") or self.why_no_room(booking)
 
     def why_no_room(self, booking: PodBooking) -> str:
-        """Likewise, whether its GPUs are well or not."""
+        """Why its GPUs have no room for this, healthy or not, in place of what the pod has; empty where they have."""
         held = self.pods.get(booking.uid)
         before = held.needs() if held is not None else {}
         for uuid, need in booking.needs().items():
-            # Not `free`, which is never below nothing: what is oversold already is missing here, too.
+            # Not `free`, which is never negative: what is oversold already counts against the booking, too.
             left = self.total(uuid) - self.used.get(uuid, GpuRoom()) + before.get(uuid, GpuRoom())
             if need.memory > left.memory:
                 has, of = max(0, left.memory), self.total(uuid).memory
@@ -134,7 +134,7 @@ class GpuBook(msgspec.Struct, frozen=True):
         return self.record(booking)
 
     def record(self, booking: PodBooking) -> "GpuBook":
-        """Likewise, for what is so already: nothing is checked."""
+        """Book what a pod already has, without a check, in place of what was booked for it."""
         book = self.release(booking.uid)
         used = dict(book.used)
         for uuid, need in booking.needs().items():

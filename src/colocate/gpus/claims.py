@@ -1,6 +1,6 @@
 """Pods of a node that ask for GPUs in one dialect, with what they ask for and what they wish: who may be served.
 
-Made anew from the API's words for every decision; nothing is kept.
+Made from the API's objects for every decision; nothing is kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,19 +19,19 @@ _NANOSECONDS = 1_000_000_000
 
 
 class DueGpus(msgspec.Struct, frozen=True, kw_only=True):
-    """What a pod gets, whatever becomes of its annotations: a scheduler of ours has booked it, or a swap has."""
+    """The GPUs that a scheduler of ours or a swap has given to a pod, whatever its annotations say later."""
 
     gpus: tuple[tuple[str, ...], ...]
-    """By asking container."""
+    """UUIDs by asking container."""
     number: int = 0
-    """Of the seal; 0 where it has none."""
+    """Number of the seal; 0 where it has none."""
 
     @property
     def sealed(self) -> bool:
         return self.number > 0
 
     def suits(self, asks: Sequence[GpuAsk], inventory: GpuInventory) -> bool:
-        """Whether it can still be had."""
+        """Whether it still matches the requests, and all its GPUs are still on the node."""
         return len(self.gpus) == len(asks) and all(
             len(given) == ask.count and all(inventory.get(uuid) is not None for uuid in given)
             for given, ask in zip(self.gpus, asks, strict=True)
@@ -58,14 +58,14 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def problem(self) -> str:
-        """Why it cannot be served, whatever is free; empty where it can."""
+        """Why the pod cannot be served, however much is free; empty where it can."""
         return self.asks.problem or self.wish.problem
 
     def ask(self, container: str) -> GpuAsk | None:
         return next((each for each in self.asks.containers if each.container == container), None)
 
     def gpus(self, container: str) -> tuple[str, ...]:
-        """The GPUs that this container is due; nothing where nobody has chosen any."""
+        """The GPUs that this container is due; empty where none were chosen."""
         return gpus_for(self.wish, self.asks.containers, container)
 
     @property
@@ -75,10 +75,11 @@ class GpuClaim(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> tuple[int, float]:
-        """Who is served first where requests are equal: those that a scheduler of ours has booked, by its time.
+        """The order among equal requests: first pods that a scheduler of ours has booked, by the time of the booking.
 
-        Others by theirs, but not before they were created: a tenant who writes an early time gains nothing by it. One
-        that nobody booked counts from its creation; a booking without a time that can be read comes last.
+        Other bookings count from their own time, but not before the pod was created: a tenant who writes an early
+        time gains nothing. A pod without a booking counts from its creation; a booking without a readable time comes
+        last.
         """
         time = self.wish.assume_time
         if self.wish.sealed:
@@ -143,7 +144,7 @@ def _other_unit(wish: GpuWish, dialect: Dialect) -> str:
     return (
         f"its scheduler has booked {dialect.memory} in units of {wish.sealed_unit} MiB, and this node counts it in "
         f"{dialect.unit} MiB; set the unit of gpus.dialects[{dialect.name}] alike in the agents and the scheduler, "
-        "and create the pod anew"
+        "and create the pod again"
     )
 
 
@@ -164,5 +165,5 @@ def _unbooked(wish: GpuWish, dialect: Dialect, *, sealed: bool) -> str:
     scheduler = f"schedulerName: {dialect.scheduler}" if dialect.scheduler else "its scheduler"
     return (
         f"it has no usable annotation {' and '.join(missing)}, which the GPU scheduler writes when it books; "
-        f"see that the pod asks for {scheduler}, that this scheduler runs, and create the pod anew"
+        f"see that the pod asks for {scheduler}, that this scheduler runs, and create the pod again"
     )

@@ -31,7 +31,7 @@ class EnvFact(StrEnum):
     UUIDS = "uuids"
     """Its GPUs, joined by commas."""
     INDEXES = "indexes"
-    """Their places, likewise."""
+    """The indexes of its GPUs, joined by commas."""
     POD = "pod"
     """What all containers of the pod asked for together, in units of the resource."""
     CONTAINER = "container"
@@ -67,7 +67,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     memory: str
     """The resource that a device plugin serves: one device is `unit` of memory."""
     unit: Mebibytes
-    """MiB in one device. The same in the whole cluster; a setting changes it."""
+    """MiB in one device, equal in the whole cluster; a setting changes it."""
     cores: str = ""
     """The resource of computing time, in node status alone; empty where the dialect has none."""
     count: str = ""
@@ -202,5 +202,5 @@ def dialect(name: str, unit: Mebibytes | None = None, *, drains: bool = False) -
     if unit is None:
         return found
     if unit < 1:
-        raise UserError(f"a unit of {unit} MiB of GPU memory cannot be; use 1 or more")
+        raise UserError(f"a unit of {unit} MiB of GPU memory is impossible; use 1 or more")
     return msgspec.structs.replace(found, unit=unit)

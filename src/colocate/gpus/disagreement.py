@@ -1,7 +1,7 @@
 """Where the records of a node do not agree on who has which GPU: annotations, checkpoint, podresources, driver.
 
-The checkpoint says what a container was started with, which nobody can change any more: the others are held against
-it. Nothing is put right here; `settlement` does that for pods that are about to start.
+The checkpoint says what a container was started with, which cannot change any more: the other records are compared
+with it. Nothing is put right here; `settlement` does that for pods that are about to start.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ ListedIds = Mapping[tuple[str, str, str], AbstractSet[str]]
 
 
 class GpuRecordSource(StrEnum):
-    """Who does not agree."""
+    """The record that disagrees."""
 
     ANNOTATION = "annotation"
     CHECKPOINT = "checkpoint"
@@ -35,7 +35,7 @@ class GpuRecordSource(StrEnum):
 
 
 class GpuDisagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """One record says otherwise."""
+    """One record that contradicts another."""
 
     source: GpuRecordSource
     pod: str
@@ -101,14 +101,14 @@ def _of_holding(
         yield found(
             GpuRecordSource.CHECKPOINT,
             f"container {container} holds {len(held.ids)} of {dialect.memory}; the checkpoint names no GPU for it",
-            "create the pod anew",
+            "create the pod again",
         )
     gone = [uuid for uuid in gpus if inventory.gpus and inventory.get(uuid) is None]
     if gone:
         yield found(
             GpuRecordSource.DRIVER,
             f"container {container} was started with {visible(', '.join(gone))}, which the driver does not list",
-            "create the pod anew; if the GPU was not replaced, see 'colocate gpu status'",
+            "create the pod again; if the GPU was not replaced, see 'colocate gpu status'",
         )
     if pod is not None:
         claim = claim_of(pod, dialect, inventory, settings)
@@ -120,14 +120,14 @@ def _of_holding(
                     GpuRecordSource.ANNOTATION,
                     f"its annotation {claim.wish.keys.gpus} names {', '.join(due)}, and container {container} was "
                     f"started with {visible(', '.join(gpus))}",
-                    "create the pod anew; nobody should change this annotation of a pod that has started",
+                    "create the pod again; this annotation must not change once the pod has started",
                 )
         units = ask.units if ask is not None else 0
         if units != len(held.ids):
             yield found(
                 GpuRecordSource.CHECKPOINT,
                 f"container {container} asks for {units} of {dialect.memory}; the checkpoint says {len(held.ids)}",
-                "create the pod anew",
+                "create the pod again",
             )
     if listed is not None and (pod is not None or held.pod):
         theirs = listed.get((pod.key if pod is not None else held.pod, held.key.container, dialect.memory))
@@ -135,7 +135,7 @@ def _of_holding(
             yield found(
                 GpuRecordSource.PODRESOURCES,
                 f"container {container} holds {len(theirs)} of {dialect.memory} by podresources and "
-                f"{len(held.ids)} by the checkpoint, not all the same",
+                f"{len(held.ids)} by the checkpoint, and the ids differ",
                 "look again in a moment; if it stays, restart the kubelet",
             )
 
@@ -150,12 +150,12 @@ def _of_driver(
             pod=visible(name),
             uid=uid,
             sentence=visible(f"{name}: its processes run on {', '.join(others)}, and it {has}"),
-            remedy=f"see whether it sets {VISIBLE} itself or is privileged, and whom it disturbs",
+            remedy=f"see whether it sets {VISIBLE} itself or is privileged, and which pods it disturbs",
         )
 
 
 def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[GpuDisagreement]:
-    """Pods whose own env sets what a container runtime reads its GPUs from: it goes before what they were given."""
+    """Pods whose own env sets a variable that a container runtime reads GPUs from: it overrides what they got."""
     for pod in pods:
         if pod.is_finished:
             continue
@@ -165,7 +165,7 @@ def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[
             continue
         asks = any(asks_of(pod, dialect) for dialect in dialects)
         effect = (
-            "its own value goes before the GPU that it is given"
+            "its own value overrides the GPU that it is given"
             if asks
             else "it takes GPUs without booking any"
         )
@@ -181,9 +181,10 @@ def overriding(pods: Iterable[GpuPod], dialects: Sequence[Dialect]) -> Iterator[
 
 
 def other_unit(held: GpuHolding, inventory: GpuInventory, dialect: Dialect) -> bool:
-    """Whether a container was given its devices when one of them stood for another amount of memory.
+    """Whether a container was given its devices while a device stood for another amount of memory.
 
-    Containers are told in units what their GPU has in all. A driver that says a little more or less is no other unit.
+    Containers are told in units what their GPU has in all. A driver that reports a little more or less does not make
+    another unit.
     """
     if held.injected is None:
         return False

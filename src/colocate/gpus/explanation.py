@@ -31,7 +31,7 @@ def explain_pod(
         sentences.insert(
             0,
             f"It has no node yet: {scheduler} has to choose one, and its events say what that waits for. On this "
-            "node this would become of it:",
+            "node, this would happen to it:",
         )
     if not sentences:
         names = ", ".join(dialect.memory for dialect in settings.dialects)
@@ -74,7 +74,7 @@ def _of_dialect(
             proof = (
                 "proven" if answer.state is AnswerState.PROVEN else "not proven yet by the kubelet's records"
             )
-            gpus = ", ".join(answer.gpus) or "a GPU that nobody knows"
+            gpus = ", ".join(answer.gpus) or "an unknown GPU"
             yield f"Container {ask.container} has {gpus}: {amount(answer.memory << 20)}, {proof}."
     if waiting and not claim.problem and not claim.pod.is_ending:
         yield from _waiting(claim, waiting, pods, answers, book, inventory, settings)

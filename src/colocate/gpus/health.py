@@ -7,7 +7,7 @@ a reset or by themselves, and a node that never takes its GPU back is repaired b
 import msgspec
 
 IGNORED_XIDS = frozenset((13, 31, 43, 45, 68, 109))
-"""What a program has done wrong, and not its GPU: as NVIDIA's device plugin has it."""
+"""Errors of programs, not of GPUs: the list of NVIDIA's device plugin."""
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuHealth(msgspec.Struct, frozen=True):
-    """How one GPU stands."""
+    """The health of one GPU."""
 
     trouble: str = ""
     """Why it is unfit; empty where it is fit."""
@@ -36,12 +36,12 @@ FIT = GpuHealth()
 
 
 def after_xid(health: GpuHealth, code: int, now: float, settings: HealthSettings) -> GpuHealth:
-    """Once the driver has told of an error."""
+    """The health after the driver has told of an error."""
     return health if code in settings.ignored_xids else GpuHealth(f"XID {code}", now)
 
 
 def after_look(health: GpuHealth, problem: str, now: float, settings: HealthSettings) -> GpuHealth:
-    """Once it was asked; `problem` is why it did not answer, and empty where it did."""
+    """The health after the GPU was asked; `problem` is why it did not answer, empty where it did."""
     if problem:
         return GpuHealth(problem, now)
     if health.is_fit or now - health.fault_at >= settings.recovery:
@@ -50,5 +50,5 @@ def after_look(health: GpuHealth, problem: str, now: float, settings: HealthSett
 
 
 def recovers_in(health: GpuHealth, now: float, settings: HealthSettings) -> float:
-    """Seconds until it is fit, if all goes well."""
+    """Seconds until the GPU is fit, if all goes well."""
     return 0.0 if health.is_fit else max(0.0, health.fault_at + settings.recovery - now)

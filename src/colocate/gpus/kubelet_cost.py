@@ -11,9 +11,9 @@ from colocate.model.gpu import Gpu, Mebibytes
 
 
 def device_cost(gpus: Sequence[Gpu], dialects: Sequence[Dialect], others: int = 0) -> DeviceCost:
-    """Of the resources that are offered, beside `others`: devices of other resources, such as blocks of memory.
+    """The cost of the offered resources with `others`: devices of other resources, such as blocks of memory.
 
-    One that drains is left out: what pods hold of it cannot be taken back.
+    A resource that drains is left out: what pods hold of it cannot be taken back.
     """
     each = [devices_of(gpus, dialect.unit) for dialect in dialects if not dialect.drains]
     return DeviceCost(sum(each) + others, max(each, default=0) + others)

@@ -105,7 +105,7 @@ def _of_unfit(
 
 
 def _fit_units(slices: Slices, book: GpuBook) -> int:
-    """What a kubelet counts of the GPUs that are well, whoever has it."""
+    """How many units a kubelet counts of healthy GPUs, free or held."""
     return sum(len(ids) for uuid, ids in slices.ids.items() if _is_fit(book, (uuid,)))
 
 

@@ -34,7 +34,7 @@ class GpuMatch(msgspec.Struct, frozen=True):
 
     answer: GpuAnswer
     answers: GpuAnswers
-    """With this one."""
+    """All answers, this one included."""
 
 
 class GpuRefusal(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class GpuRefusal(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
     """What was found and what to do about it, for the pod's event."""
     uid: str = ""
-    """The pod that is refused; empty where nobody knows which it is."""
+    """The pod that is refused; empty where it is unknown."""
     key: str = ""
     """Its namespace/name."""
     unknown: bool = False
@@ -124,7 +124,8 @@ def waiting_pods(
 
 
 def _ended(answers: GpuAnswers, dialect: Dialect, ids: frozenset[str]) -> tuple[GpuAnswers, frozenset[str]]:
-    """Without answers whose ids the kubelet gives out anew; and the pods whose init containers may hand theirs on."""
+    """Without answers whose ids the kubelet gives out again; and the pods whose init containers may pass theirs
+    on."""
     met = [each for each in answers if each.key.resource == dialect.memory and each.ids & ids]
     handed_on = frozenset(each.key.uid for each in met if each.hands_on)
     return answers.without(each.key for each in met if not each.hands_on), handed_on
@@ -226,7 +227,7 @@ def _chosen(
 
 
 def _alike(fitting: Sequence[Gpu], count: int) -> Sequence[Gpu]:
-    """The first so many of one model, where there are enough of one; else models mix."""
+    """The first `count` GPUs of one model where there are enough; otherwise of several models."""
     for first in fitting if count > 1 else ():
         same = [gpu for gpu in fitting if gpu.model == first.model]
         if len(same) >= count:
@@ -288,7 +289,7 @@ def _nobody(dialect: Dialect, units: int, claims: Mapping[str, GpuClaim]) -> Gpu
     return GpuRefusal(
         sentence=(
             f"no pod of this node that the agent knows of waits for {units} of {dialect.memory}{others}: it was "
-            "deleted meanwhile, or the agent's watch of the API server is behind; create the pod anew"
+            "deleted meanwhile, or the agent's watch of the API server is behind; create the pod again"
         ),
         unknown=True,
     )

@@ -17,7 +17,7 @@ from colocate.model.gpu import CORES, Cores, Mebibytes
 from colocate.model.quantity import whole
 
 MOST_GPUS = 64
-"""No node has more."""
+"""GPUs of one node, at most."""
 MOST_ASKING = 16
 """Containers of one pod that may name GPUs: every one is weighed at every admission on its node."""
 _MEBIBYTE = 1 << 20
@@ -121,7 +121,7 @@ class GpuPod(_Read, frozen=True):
 
     @property
     def uid(self) -> str:
-        """As the API server gave it, which nobody else can."""
+        """As the API server gave it; no other component can."""
         return self.metadata.uid
 
     @property
@@ -135,7 +135,7 @@ class GpuPod(_Read, frozen=True):
 
     @property
     def is_annotated(self) -> bool:
-        """Whether it has any annotation, be it one that is not read: a patch that makes room would remove it."""
+        """Whether it has any annotation, read or not: a patch that creates the map would remove them."""
         return self.metadata.annotations is not None
 
     @property
@@ -154,7 +154,7 @@ class GpuPod(_Read, frozen=True):
 
     @property
     def controller(self) -> str:
-        """The kind of what would make it anew; empty for a bare pod."""
+        """The kind of the controller that would create it again; empty for a bare pod."""
         return next((owner.kind for owner in self.metadata.owner_references if owner.controller), "")
 
     @property
@@ -222,10 +222,10 @@ class GpuAsks(msgspec.Struct, frozen=True):
 
 
 def asks_of(pod: GpuPod, dialect: Dialect, booked: int | None = None) -> GpuAsks:
-    """What a pod asks for in a dialect: limits count, as extended resources have no others.
+    """What a pod asks for in a dialect, by its limits: extended resources have no other requests.
 
-    Of how many GPUs is a wish of its own, by annotation: what is counted in limits, a node has only so often as GPUs.
-    `booked` is the number that was booked for it, whatever the annotation says by now.
+    The number of GPUs is a wish of its own, by annotation: of a resource that limits count, a node has only as many
+    as GPUs. `booked` is the number that was booked for it, whatever the annotation says by now.
     """
     asks: list[GpuAsk] = []
     problem, of_wish = "", ""
@@ -363,7 +363,7 @@ def bytes_for_units(container: GpuContainer, dialect: Dialect) -> str:
 
 
 def _amount(container: GpuContainer, resource: str) -> int | None:
-    """None where it is not asked for; ValueError where what is asked for cannot be."""
+    """None where it is not asked for; ValueError where the amount is impossible."""
     stated = container.resources.limits.get(resource) if resource else None
     if stated is None:
         return None

@@ -1,13 +1,13 @@
-"""Whether the container that holds an answer is the one that it was meant for: the kubelet's own records know.
+"""Whether the container that holds an answer is the one that it was meant for: the kubelet's own records tell.
 
 What a container is started with is compared with what it should be. Where two pods were taken for each other and are
 alike, they are swapped, and so are their annotations. Otherwise a container keeps a GPU that was meant for another if
-there is room and it is as good as its own; a mere wish is satisfied by any. What cannot be kept is condemned: the
-kubelet keeps what Allocate answered for as long as the pod lives, so it can only be created anew. A container that
-has run before is only restarting and keeps what it has, unless the kubelet has just asked for it anew.
+there is room and it is as good as its own; any GPU satisfies a mere wish. What cannot be kept is condemned: the
+kubelet keeps Allocate's answer for as long as the pod lives, so the pod must be created again. A container that has
+run before is only restarting and keeps what it has, unless the kubelet has just asked for it again.
 
-A condemned pod is spared unless its GPU or room is that of another pod, which a scheduler of ours has booked: what an
-owner does to his own pods never has one deleted. One that nobody has booked is judged by what it was answered,
+A condemned pod is spared unless it has the GPU or room of another pod that a scheduler of ours has booked: what an
+owner does to his own pods never gets one deleted. A pod that is not booked is judged by what it was answered,
 whatever its annotations say by now.
 """
 
@@ -97,7 +97,7 @@ def prove(
             return condemned(_mismatch(claim, due, answer, meant, inventory))
         else:
             others = others.with_due({(claim.uid, held.key.resource): _due_with(claim, ask, answer.gpus)})
-    # Whoever is booked by a scheduler of ours has its room already; others leave it to them.
+    # Pods that a scheduler of ours has booked have their room already; others must leave it to them.
     if reason := _why_no_room(claim, ask, answer, claims, others, inventory, settings):
         firm = others.without(_mere_wishes(others, claims))
         in_doubt = not _why_no_room(claim, ask, answer, claims, firm, inventory, settings)
@@ -132,7 +132,7 @@ def _is_booked(
 
 
 def _is_as_answered(held: GpuHolding, claim: GpuClaim, meant: GpuAnswer | None) -> bool:
-    """Whether a container that nobody has booked holds what it was itself answered: by its request at that time."""
+    """Whether a container without a booking holds what it was itself answered: by its request at that time."""
     return (
         meant is not None
         and not claim.wish.sealed
@@ -177,7 +177,7 @@ def has_started(key: AnswerKey, pod: GpuPod, answers: GpuAnswers) -> bool:
 
 
 def _is_new(meant: GpuAnswer | None) -> bool:
-    """Whether this life of the agent gave the answer: a kubelet that has lost its records asks for all pods anew.
+    """Whether this life of the agent gave the answer: a kubelet that has lost its records asks for all pods again.
 
     What a container has run with says nothing about such an answer.
     """
@@ -185,7 +185,7 @@ def _is_new(meant: GpuAnswer | None) -> bool:
 
 
 def _meant(held: GpuHolding, ask: GpuAsk | None, answers: GpuAnswers) -> GpuAnswer | None:
-    """The answer that the kubelet gave to this holder, whoever it was meant for."""
+    """The answer that the kubelet gave to this holder, which may have been meant for another container."""
     own = answers.by_key.get(held.key)
     if own is not None and own.ids == held.ids:
         return own
@@ -342,7 +342,7 @@ def _condemned(
     if meant is not None and meant.key != answer.key:
         answers = answers.without([meant.key])
     elif meant is not None and meant.state is AnswerState.CONDEMNED:
-        return answers  # Judged once more, with the same end: whom it was meant for was known the first time.
+        return answers  # Condemned already; the first verdict knew which container it was meant for.
     sentence = f"pod {visible(answer.pod)} must not start: {reason}"
     return answers.having(
         msgspec.structs.replace(answer, state=AnswerState.CONDEMNED, reason=sentence, spared=spared)

@@ -17,12 +17,12 @@ class GpuInjection(StrEnum):
 
 
 class Unassumed(StrEnum):
-    """What becomes of a pod for which no scheduler has booked a GPU."""
+    """What the agent does with a pod for which no scheduler has booked a GPU."""
 
     SERVE = "serve"
     """The agent chooses: the GPU with the least room that fits."""
     REFUSE = "refuse"
-    """It is refused, and told who should have booked."""
+    """The pod is refused, and told which scheduler should have booked."""
 
 
 class HamiCore(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,13 +43,13 @@ class Gem(msgspec.Struct, frozen=True, kw_only=True):
     """Where the library is, on the host and in the container."""
     library: str = "libgemhook.so.1"
     ip: str = ""
-    """Of the pod manager; a pod's annotation may name another."""
+    """Address of the pod manager; a pod's annotation may name another."""
     port: int = 0
-    """Likewise."""
+    """Port of the pod manager; a pod's annotation may name another."""
 
 
 class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What those who decide about GPUs are told."""
+    """The settings of all decisions about GPUs."""
 
     dialects: tuple[Dialect, ...] = (DOSLAB,)
     injection: GpuInjection = GpuInjection.ENV
@@ -59,7 +59,7 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     hami_core: HamiCore | None = None
     gem: Gem | None = None
     keys: tuple[bytes, ...] = ()
-    """By which bookings of a scheduler of ours are told from wishes: the first seals, all are believed."""
+    """Keys that tell bookings of a scheduler of ours from wishes: the first seals, all are believed."""
 
     def dialect_of(self, resource: str) -> Dialect | None:
         """The dialect that a device plugin of this resource serves."""

@@ -1,7 +1,7 @@
 """Answers against what the kubelet has written down: whose each is, which have ended, which it never took.
 
-Run before every Allocate, in every PreStartContainer and from time to time, always the same way: a start after a
-crash is no other case. Where the kubelet or the API is silent, what was known stays.
+Run before every Allocate, in every PreStartContainer and from time to time, in the same way each time: a start after
+a crash is no special case. Where the kubelet or the API is silent, what was known stays.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class GpuRecords(msgspec.Struct, frozen=True):
     """By uid, all that are bound to this node."""
     holdings: tuple[GpuHolding, ...] | None = None
     kubelet: str = ""
-    """Which kubelet writes them: another one after every restart. Empty where it is not known."""
+    """The kubelet that writes the records: a new one after every restart. Empty where it is unknown."""
     passed: tuple[GpuPod, ...] = ()
     """States with a seal that pods were in since the last settlement, in the order of time."""
 
@@ -49,7 +49,8 @@ def settle(
     answers = _without_memory(_cleared(answers, records, gone, now, grace), records)
     passed = (pod for pod in records.passed if pod.uid in pods)
     answers = remembering(answers, (*passed, *pods.values()), inventory, settings)
-    # What runs, or ends, or nobody knows comes first, in every dialect: it has its memory, whatever others were told.
+    # In every dialect, containers that run or end and unknown pods come first: they have their memory, whatever
+    # others were told.
     for sure, dialect in product((True, False), settings.dialects):
         held = [
             each
@@ -63,7 +64,7 @@ def settle(
         claims: Claims | None = None
         for each in held:
             if _is_settled(each, answers):
-                continue  # By a swap, just now.
+                continue  # A swap has just settled it.
             if claims is None:
                 claims = claims_of(pods.values(), dialect, inventory, settings, answers.due)
             if each.key.uid not in claims:
@@ -124,9 +125,9 @@ def _cleared(
 
 
 def _without_memory(answers: GpuAnswers, records: GpuRecords) -> GpuAnswers:
-    """Where another kubelet writes the records, what is proven and not in them is lost: it had no checkpoint to read.
+    """Mark proven answers as lost where a new kubelet has no record of them: it had no checkpoint to read.
 
-    Of the same kubelet it would be the end of a pod, which the API is about to tell, too.
+    From the same kubelet, a missing record means that the pod has ended, which the API is about to tell, too.
     """
     if records.holdings is None or not records.kubelet or records.kubelet == answers.kubelet:
         return answers
@@ -170,12 +171,12 @@ def _recorded(
         sidecar=ask is not None and ask.sidecar,
         injected=held.injected,
     )
-    # Whoever it was meant for has not got it.
+    # The container that it was meant for did not get it.
     return answers.without(key for key in meant if key.uid != held.key.uid).having(found)
 
 
 def _is_sure(held: GpuHolding, pods: Mapping[str, GpuPod], answers: GpuAnswers) -> bool:
-    """Whether what is held counts, whoever else is due it."""
+    """Whether what is held counts even if another pod is due it."""
     pod = pods.get(held.key.uid)
     return pod is None or pod.is_ending or has_started(held.key, pod, answers)
 

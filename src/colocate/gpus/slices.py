@@ -36,7 +36,7 @@ class Slices(msgspec.Struct, frozen=True):
 
 
 def slices_of(gpus: Sequence[Gpu], unit: Mebibytes) -> Slices:
-    """All ids. What is left of a GPU beyond whole units is nobody's."""
+    """All ids. What is left of a GPU beyond whole units is not given out."""
     keys = short_keys([gpu.uuid for gpu in gpus])
     return Slices(
         unit,

@@ -30,9 +30,9 @@ def holders(
     settings: GpuSettings,
     absent: Collection[str] = (),
 ) -> Mapping[str, AnnouncedPod]:
-    """By uid, those of which the agent knows what they have; `pods` by uid, all that are bound to this node.
+    """By uid, the pods whose GPUs the agent knows; `pods`: by uid, all that are bound to this node.
 
-    What is `absent` and has nothing is left out, unless a scheduler of ours has booked it: the kubelet may be slow.
+    An `absent` pod that has nothing is left out, unless a scheduler of ours has booked it: the kubelet may be slow.
     """
     spared = [each for each in answers if each.spared]
     answers = _with_spared(answers)

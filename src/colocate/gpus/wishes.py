@@ -1,9 +1,9 @@
 """What a pod's annotations say: which GPUs, since when, and whether a scheduler of ours has said so.
 
 An annotation is a wish: anybody who may write a pod may write it. A scheduler of ours seals what it writes with a key
-that it shares with the agents alone, over the pod's uid and all that it books; who has not the key cannot, nor copy a
-seal from another pod, nor change what was booked. The time of a booking is its number: of two seals of one pod, the
-one with the higher number is true. Without a key, all are wishes.
+that it shares with the agents alone, over the pod's uid and all that it books; without the key, a tenant can neither
+make a seal, nor copy one from another pod, nor change what was booked. The time of a booking is its number: of two
+seals of one pod, the one with the higher number is true. Without a key, all are wishes.
 """
 
 import hmac
@@ -41,12 +41,12 @@ class GpuWish(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_booked(self) -> bool:
-        """Whether a scheduler has said a GPU at all."""
+        """Whether any GPU is named."""
         return bool(self.gpus)
 
     @property
     def number(self) -> int:
-        """Of its seal: the higher, the newer; 0 where it has none."""
+        """Number of its seal: the higher, the newer; 0 where it has none."""
         return self.assume_time or 0 if self.sealed else 0
 
 
@@ -108,7 +108,8 @@ def gpus_for(wish: GpuWish, asks: Sequence[GpuAsk], container: str) -> tuple[str
 
 
 def all_gpus_for(wish: GpuWish, asks: Sequence[GpuAsk]) -> tuple[tuple[str, ...], ...]:
-    """The same for every asking container, in the order of `asks`: in one go, for a tenant chooses how many."""
+    """The GPUs that the wish gives to every asking container, in the order of `asks`; all at once, for a tenant
+    chooses how many containers ask."""
     if not wish.gpus:
         return ((),) * len(asks)
     named = wish.gpus if len(wish.gpus) > 1 else wish.gpus * len(asks)
@@ -216,7 +217,7 @@ def _uuid(word: str, keys: AnnotationKeys, inventory: GpuInventory) -> str:
     if gpu is None:
         raise ValueError(
             f"its annotation {keys.gpus} names the GPU {visible(word)[:80] or '(nothing)'}, which is not on this "
-            "node: it was replaced, or the annotation is wrong; create the pod anew without the annotation, so that "
+            "node: it was replaced, or the annotation is wrong; create the pod again without the annotation, so that "
             "a scheduler chooses again"
         )
     return gpu.uuid

@@ -1,1 +1,1 @@
-"""HTTP servers of our processes: connections are bounded before anybody knows whose they are. No paths here."""
+"""HTTP servers of our processes: connections are bounded before their callers are known. No paths here."""

@@ -45,7 +45,7 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self, server: "Connections", address: str) -> None:
         self.address = address
-        """Whose it is; see `places.address_of`."""
+        """The address that it counts for; see `places.address_of`."""
         self.transport: asyncio.Transport | None = None
         self.arrival: asyncio.Task[None] | None = None
         """What makes a connection of an accepted socket."""
@@ -364,7 +364,7 @@ class HttpConnection(asyncio.Protocol):
             self._enter(_Phase.LAST, self._server.limits.answer_timeout)
 
     def _leave(self) -> None:
-        """No more is heard of it, once its handler has ended as well."""
+        """Forget the connection, once its handler has ended as well."""
         if self._exchange is None:
             self._server.present.discard(self)
             if self._server.stopping:

@@ -49,7 +49,7 @@ class Connections:
         self.present: set[HttpConnection] = set()
         """Those that are open, and those whose handler goes on without them."""
         self.changes = Watched()
-        """Of what is present or under way, once it is stopping."""
+        """Counts changes of what is present or under way, once the server is stopping."""
         self._name = name
 
     @property
@@ -75,7 +75,7 @@ class Connections:
         return made
 
     def raise_to(self, connection: HttpConnection, rank: Rank) -> None:
-        """It has shown more of itself."""
+        """Raise a connection that has shown more of its caller."""
         self._cut(self.places.move(connection, rank).closed)
 
     def make_room(self) -> None:
@@ -93,7 +93,7 @@ class Connections:
             seen = await self.changes.beyond(seen)
 
     async def shutdown(self, seconds: float) -> None:
-        """Give up what is under way; what was written has so long to go out."""
+        """Give up what is under way; what was written has `seconds` to go out."""
         self.stopping = True
         for connection in tuple(self.present):
             connection.end()

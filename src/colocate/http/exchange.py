@@ -24,7 +24,7 @@ class HttpAnswer(msgspec.Struct, frozen=True):
     kind: str = JSON
     """Its Content-Type."""
     headers: Mapping[str, str] = {}
-    """Those besides."""
+    """Further headers."""
     close: bool = False
     """Whether it is the last of its connection."""
 
@@ -88,7 +88,7 @@ class Exchange:
         return text_page(400, reason, close=True)
 
     def ended(self, sent: Sent) -> None:
-        """The answer was sent, or never will be. Called once, after all others."""
+        """The answer was sent, or never will be. Called once, after all other methods."""
 
 
 def text_page(

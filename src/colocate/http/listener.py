@@ -43,7 +43,7 @@ class Listener:
             self._open(sock)
 
     def close(self) -> None:
-        """Accept no more connections; those that are open stay, handshakes are ended. May be said twice."""
+        """Accept no more connections; those that are open stay, handshakes are ended. May be called twice."""
         for sock in self.sockets:
             if sock.fileno() < 0:
                 continue

@@ -3,14 +3,13 @@
 There are three rooms, and none takes a place of another:
 
     known        callers that have shown a token or a certificate
-    probes       whoever asks for health
-    strangers    everybody until the headers of a first request have come, and those who show nothing
+    probes       callers that ask for health
+    strangers    all callers until the headers of a first request have come, and those that show nothing
 
-A room that is full closes a connection on which nothing is under way, the one that was used longest ago. Of strangers
-it is one of the address that has most; an address that has all that one address may have closes one of its own. So
-whoever comes last comes in, and has time to say what it wants. Where every connection has something under way, one
-that waits for its caller to read is closed: nobody keeps a place by asking and not reading. Where there is none, the
-newcomer is turned away.
+A full room closes the idle connection that was used longest ago. Among strangers it closes one of the address that
+has most; an address that has reached its own bound closes one of its own. So the newest connection comes in, and has
+time to say what it wants. Where every connection has something under way, the room closes one that waits for its
+caller to read: no caller keeps a place by asking and not reading. Where there is none, the newcomer is turned away.
 """
 
 import ipaddress
@@ -38,20 +37,20 @@ class PlaceLimits(msgspec.Struct, frozen=True):
     """How many connections there may be."""
 
     connections: int
-    """In all rooms."""
+    """Connections in all rooms together."""
     known: int = 0
-    """Of these, for callers that have shown a token or a certificate."""
+    """Places for callers that have shown a token or a certificate."""
     probes: int = 0
-    """Of these, for health."""
+    """Places for callers that ask for health."""
     per_address: int = 100
-    """Strangers of one address."""
+    """Connections of strangers from one address."""
 
     @property
     def strangers(self) -> int:
         return self.connections - self.known - self.probes
 
     def within(self, connections: int) -> "PlaceLimits":
-        """The same in fewer places, shared out alike."""
+        """These limits scaled down to so many connections."""
         if connections >= self.connections:
             return self
         return PlaceLimits(
@@ -85,14 +84,14 @@ class Place(msgspec.Struct, frozen=True, eq=False):
 
 
 class Admission(msgspec.Struct, Generic[G], frozen=True):
-    """Whether there is a place, and who must be closed for it."""
+    """Whether there is a place, and which connection must be closed for it."""
 
     admitted: bool
     closed: G | None = None
 
 
 class ConnectionPlaces(Generic[G]):
-    """All connections of a server. Whoever is closed has left already when its name is told."""
+    """All connections of a server. A connection that is to be closed has already left when it is named."""
 
     def __init__(self, limits: PlaceLimits) -> None:
         self._limits = limits
@@ -106,7 +105,7 @@ class ConnectionPlaces(Generic[G]):
         return len(self._places)
 
     def rank(self, guest: G) -> Rank:
-        """Where it is; a stranger where it is nowhere any more."""
+        """The rank of a connection; a stranger where it has left."""
         place = self._places.get(guest)
         return Rank.STRANGER if place is None else place.rank
 
@@ -118,7 +117,7 @@ class ConnectionPlaces(Generic[G]):
         return made
 
     def move(self, guest: G, rank: Rank) -> Admission[G]:
-        """A place of another rank; where there is none it stays where it is, as it does once it is known."""
+        """Give a connection a place of another rank. It stays where it is if there is none, or once it is known."""
         place = self._places.get(guest)
         if place is None:
             return Admission(admitted=False)
@@ -132,7 +131,7 @@ class ConnectionPlaces(Generic[G]):
         return made
 
     def used(self, guest: G) -> None:
-        """Something was just asked on it."""
+        """Note that a request has just come on it."""
         place = self._places.get(guest)
         if place is not None:
             room = self._room(place)
@@ -140,7 +139,7 @@ class ConnectionPlaces(Generic[G]):
             room[guest] = None
 
     def leave(self, guest: G) -> None:
-        """It is closed; may be said twice."""
+        """Remove a closed connection; may be called twice."""
         place = self._places.pop(guest, None)
         if place is None:
             return
@@ -196,7 +195,7 @@ class ConnectionPlaces(Generic[G]):
 
 
 def address_of(peer: object) -> str:
-    """Whose connection that is, by what a socket says of its other end: as many as one owner has are one."""
+    """The address that a connection counts for, by its peer name: all addresses of one owner are one."""
     if not isinstance(peer, tuple) or not peer:
         # A unix socket is on this machine.
         return LOCAL

@@ -71,11 +71,11 @@ class Endpoint:
         self._withdrawn = 0
         """How many streams had been opened when the kubelet was told last that the devices go."""
         self._opened_before = 0
-        """How many had been before we registered last."""
+        """How many streams had been opened before we registered last."""
         self._failures = 0
         self._check = check
         self._was_checked = False
-        """Whether it has ever been let register."""
+        """Whether the plugin was ever allowed to register."""
         self._log = telemetry.logger(resource=self.resource)
 
     async def run(self) -> None:
@@ -91,7 +91,7 @@ class Endpoint:
         self._log.info(Event.PLUGIN_STOPPED, on_stop=self._on_stop)
 
     def stop(self, on_stop: OnStop | None = None) -> None:
-        """Begin to stop: as the settings say, unless told otherwise."""
+        """Begin to stop, as the settings say unless told otherwise."""
         self._on_stop = on_stop or self._on_stop
         self._stopping.set()
 
@@ -151,7 +151,7 @@ class Endpoint:
             await self._retry_later(f"cannot serve in {folder}: {error}", kubelet, seen)
             return
         self._opened_before = self._broadcast.opened
-        served = identity(socket)  # Known before anybody is told of it: it may be deleted in the next moment.
+        served = identity(socket)  # Before the kubelet hears of it: it may be deleted in the next moment.
         started = self._clock.monotonic()
         reason: str | None = None
         drain = True
@@ -241,7 +241,7 @@ class Endpoint:
             self._stopping.wait(),
             self._again.beyond(seen),
             self._lost(),
-            # Another instance of this plugin took our place, and has gone: the kubelet listens to nobody now.
+            # Another instance of this plugin took our place, and has gone: the kubelet listens to no plugin now.
             self._watch.one_goes(sockets.pattern(self.resource), but=socket),
             self._watch.differs(socket, served),
         ]
@@ -300,7 +300,7 @@ class Endpoint:
             self._withdrawn = self._broadcast.opened
 
     async def _stop_server(self, server: grpc.aio.Server, socket: Path, drain: bool) -> None:
-        """Let calls in flight end if somebody still waits for them, then end the streams and go.
+        """Let calls in flight end if their callers still wait, then end the streams and go.
 
         In this order: a kubelet whose list stream ends closes the connection, and the calls on it fail.
         """

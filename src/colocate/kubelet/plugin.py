@@ -119,7 +119,7 @@ def checked_resource(plugin: DevicePlugin) -> str:
 
 
 def _check_plugin(plugin: object) -> None:
-    """A UserError for what no kubelet could be served with, whoever tries how often."""
+    """Raise UserError for what no kubelet could ever be served with."""
     if isinstance(plugin, type) and issubclass(plugin, DevicePlugin):
         name = plugin.__name__
         raise UserError(f"{name} is the class of a plugin; make one of it: write {name}() with parentheses")

@@ -1,9 +1,9 @@
 """Answers Allocate and PreStartContainer for shared GPUs: joins the pods of the API, the kubelet's records, the book.
 
 Before every answer the earlier ones are settled by what the kubelet has written down; `colocate.gpus` decides, this
-asks, tells and remembers. Which pod it is admitting, the kubelet tells; a pod that the watch has not told of yet is
-looked for by `pod_search`, in the time that there is for such questions together. Allocate writes nothing to the
-API: a slow server holds up no admission.
+asks, tells and remembers. The kubelet tells which pod it is admitting; `pod_search` looks for a pod that the watch
+has not told of yet, within the time that all such questions share. Allocate writes nothing to the API: a slow server
+holds up no admission.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class PodAllocator:
             return ()
         return (
             f"the kubelet has lost its record of {count(len(pods), 'running pod')} ({some(pods)}): they keep their "
-            "GPUs, and one whose container cannot start again must be deleted and created anew",
+            "GPUs, and one whose container cannot start again must be deleted and created again",
         )
 
     async def run(self) -> None:
@@ -193,7 +193,7 @@ class PodAllocator:
             held,
             spare,
             before=self._marked.get(resource, frozenset()),
-            # Whoever is not booked is refused: no pod comes by what the kubelet counts alone.
+            # A pod without a booking is refused: no pod is served by the kubelet's count alone.
             lags=self.settings.unassumed is Unassumed.REFUSE,
         )
         self._marked[resource] = marked
@@ -233,7 +233,7 @@ class PodAllocator:
         return answer.injected or Allocation()
 
     async def _matched(self, dialect: Dialect, ids: Sequence[str]) -> GpuMatch | GpuRefusal:
-        """By what is known now; an answer is remembered before anybody else is answered."""
+        """Match by what is known now; an answer is remembered before the next one is given."""
         async with self._lock:
             if (pods := self._known_pods) is None:
                 return self._unheard()
@@ -256,7 +256,7 @@ class PodAllocator:
         )
 
     async def prestart(self, resource: str, ids: Sequence[str]) -> None:
-        """By what the kubelet has written down; its podresources must not say otherwise."""
+        """Let a container start by the kubelet's checkpoint; podresources must not contradict it."""
         asked = frozenset(ids)
         try:
             async with deadline(self._clock, _PRESTART_TIME):
@@ -271,7 +271,7 @@ class PodAllocator:
             self._asked.changed()
         condemned = [answer for answer in answers if answer.state is AnswerState.CONDEMNED]
         if condemned:
-            raise Refused(f"{condemned[0].reason}; create it anew")
+            raise Refused(f"{condemned[0].reason}; create it again")
         for answer in answers:
             self._check_gpus(answer)
             self._check_env(answer)
@@ -279,13 +279,13 @@ class PodAllocator:
         reached("gpus.proven")
 
     async def _save_started(self) -> None:
-        """One at a time, each with what is known when it begins: an older one never replaces a newer."""
+        """Save one at a time, each with what is known when it begins: an older state never replaces a newer one."""
         async with self._saving:
             deletions = self._notices.deletions
             await in_thread(lambda: self._started.save(self._answers.proven, self._answers.due, deletions))
 
     async def _proof(self, resource: str, ids: frozenset[str]) -> Sequence[GpuAnswer]:
-        """The answers of the containers that hold these ids, proven or condemned; Refused where nobody knows."""
+        """The answers of the containers that hold these ids, proven or condemned; Refused where they are unknown."""
         why = "the kubelet's checkpoint names no pod of the API that holds its devices"
         with suppress(TimeoutError):
             async with deadline(self._clock, _PROOF_TIME):
@@ -328,7 +328,7 @@ class PodAllocator:
         if gone:
             sentence = (
                 f"pod {visible(answer.pod)}: container {visible(answer.key.container)} was started with GPU "
-                f"{visible(', '.join(gone))}, which is not on this node any more; delete the pod and create it anew"
+                f"{visible(', '.join(gone))}, which is not on this node any more; delete the pod and create it again"
             )
             self._refuse(GpuRefusal(sentence=sentence, uid=answer.key.uid, key=answer.pod))
 
@@ -342,7 +342,7 @@ class PodAllocator:
             sentence = (
                 f"pod {visible(answer.pod)}: the env of container {visible(answer.key.container)} sets "
                 f"{visible(some(names))}, which the agent sets for its GPU; remove it from the pod's env and create "
-                "the pod anew"
+                "the pod again"
             )
             self._refuse(GpuRefusal(sentence=sentence, uid=answer.key.uid, key=answer.pod))
 
@@ -396,7 +396,7 @@ class PodAllocator:
         if self._standing is not None and not self._has_recalled:
             self._answers = self._answers.recalling(await self._standing.recalled())
             self._has_recalled = True
-            self._pods.changed.changed()  # Whoever waits for pods looks again.
+            self._pods.changed.changed()  # Wakes all that wait for pods.
 
     @property
     def _known_pods(self) -> Mapping[str, GpuPod] | None:
@@ -413,7 +413,7 @@ class PodAllocator:
         return holders(pods, self._answers, self._inventory, self.settings, self.not_run)
 
     async def _settle(self) -> tuple[GpuHolding, ...] | None:
-        """Answers against records; None where the kubelet's cannot be read."""
+        """Compare the answers with the records; None where the kubelet's cannot be read."""
         holdings: tuple[GpuHolding, ...] | None = None
         kubelet = identity(self._paths.kubelet_socket)
         try:
@@ -446,7 +446,7 @@ class PodAllocator:
         return holdings
 
     def _take(self, answers: GpuAnswers, *, force: bool = False) -> None:
-        """Remember; what was decided anew is told."""
+        """Remember the answers; log and count new verdicts."""
         before, self._answers = self._answers, answers
         if forgotten := answers.lost.keys() - before.lost.keys():
             pods = sorted({answers.lost[key].pod for key in forgotten})

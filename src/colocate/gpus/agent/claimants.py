@@ -50,7 +50,8 @@ class Claimants:
         return left - self.not_run or left
 
     async def look(self, pods: Mapping[str, GpuPod], answers: GpuAnswers, settings: GpuSettings) -> bool:
-        """Find out anew which are not run; whether that has changed. Of a silent kubelet, only mirrors are known."""
+        """Find out again which pods the kubelet does not run; whether that has changed. A silent kubelet leaves only
+        mirrors known."""
         asking = [
             pod
             for pod in pods.values()

@@ -19,7 +19,7 @@ from colocate.host.gpu_source import GpuReading, GpuSource, GpuSurvey, GpuUnavai
 from colocate.model.gpu import Gpu, GpuInventory
 from colocate.telemetry import Event
 
-GONE = "the driver lists it no more"
+GONE = "the driver no longer lists it"
 _PATIENCE = 30.0
 """Seconds that the driver has to answer."""
 _XID_WAIT = 5.0
@@ -37,7 +37,7 @@ class KnownGpu(msgspec.Struct, frozen=True):
 
     @property
     def fact(self) -> Gpu:
-        """The same for those who decide."""
+        """This GPU as the decisions take it."""
         reading = self.reading
         return Gpu(
             uuid=reading.uuid,
@@ -78,7 +78,7 @@ class GpuMonitor:
 
     @property
     def inventory(self) -> GpuInventory:
-        """The same for those who decide."""
+        """All known GPUs as the decisions take them."""
         return GpuInventory(tuple(gpu.fact for gpu in self._known.values()))
 
     @property
@@ -128,7 +128,7 @@ class GpuMonitor:
         except GpuUnavailable as error:
             self._survey = None
             self._hear_nothing(str(error))
-        except Exception as error:  # noqa: BLE001 -- a binding to somebody else's library may raise anything
+        except Exception as error:  # noqa: BLE001 -- a binding to a foreign library may raise anything
             self._survey = None
             self._hear_nothing(f"the driver could not be asked: {type(error).__name__}: {error}")
         else:
@@ -154,7 +154,7 @@ class GpuMonitor:
         self._log.warning(Event.GPU_XID, gpu=xid.uuid or "unknown", xid=xid.code, ignored=ignored)
         telemetry.GPU_XIDS.labels(xid.uuid or "unknown", str(xid.code)).inc()
         now = self.clock.monotonic()
-        # Of an error without a GPU nobody knows whose it is: it may be any.
+        # An error without a GPU may be of any GPU.
         met = {xid.uuid} if xid.uuid else set(self._known)
         self._put(
             {

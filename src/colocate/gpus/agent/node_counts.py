@@ -5,7 +5,7 @@ It is kept there while the agent runs. When it stops, the numbers are taken away
 more; who has what stays told, for schedulers and for the agent's next life.
 
 No device plugin stands behind these names, so the kubelet keeps what it finds; one that lost its checkpoint writes 0
-instead. The node is therefore followed, and its numbers are set again whenever they are others.
+instead. The node is therefore followed, and its numbers are set again whenever they differ.
 """
 
 import random
@@ -138,7 +138,7 @@ class GpuNodeCounts:
             await self._monitor.changed.beyond(seen)
 
     async def withdraw(self, seconds: float) -> None:
-        """Take them away, within so many seconds: nobody stands behind them any more."""
+        """Remove the counts, within so many seconds: no agent serves them any more."""
         try:
             async with deadline(self._clock, seconds):
                 text = self._last_words()
@@ -152,7 +152,7 @@ class GpuNodeCounts:
             )
 
     def _last_words(self) -> str | None:
-        """No GPU is offered any more; nothing at all is said where no pod has any."""
+        """The annotation without any GPU on offer; None where no pod has any."""
         if not self._pods_to_tell():
             return None
         gpus = tuple(msgspec.structs.replace(gpu, healthy=False) for gpu in self._monitor.inventory.gpus)
@@ -196,7 +196,7 @@ class GpuNodeCounts:
         self._standing.recall(self._last)
 
     def _pods_to_tell(self) -> Mapping[str, AnnouncedPod] | None:
-        """Until the pods are settled, what was said before; None where nobody can say."""
+        """What was announced before, until the pods are settled; None where that is unknown."""
         if self._standing.pods is None:
             return self._last.pods if self._last is not None else None
         return self._standing.pods
@@ -235,7 +235,7 @@ class GpuNodeCounts:
             told(Event.GPU_COUNTS_SET, node=self._node, counts=dict(wanted))
 
     async def _patched(self, wanted: Mapping[str, int | None], text: str | None) -> Patch:
-        """The kubelet writes to its node as well: who comes second looks again."""
+        """Patch the node; try again where the kubelet wrote to it first."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return await self._patch(wanted, text)

@@ -41,7 +41,7 @@ class Deletions:
     """Which pods were deleted of late, and whether one more may be."""
 
     def __init__(self, clock: Clock, before: Mapping[str, Deletion] | None = None) -> None:
-        """`before` are those of an earlier life: an agent that dies again and again deletes no more than one."""
+        """`before` are those of an earlier life: an agent that keeps dying deletes no more than one that lives on."""
         self._clock = clock
         self.recent: Mapping[str, Deletion] = dict(before or {})
         """By uid; a new value for every change."""
@@ -95,8 +95,9 @@ class GpuNotices:
         standing: NodeStanding | None = None,
         latest: Callable[[], GpuAnswers] | None = None,
     ) -> None:
-        """Whatever is due for any pod that is not ending. What a pod is due is written into its annotations only
-        after it was announced. `latest` tells the answers by then: a slow server takes its time for each pod."""
+        """Do what is due for every pod that is not ending. What a pod is due is written into its annotations only
+        after it was announced. `latest` returns the answers of the moment: a slow server takes its time for each
+        pod."""
         pods = self._pods.pods or {}
         self._told = {uid: told for uid, told in self._told.items() if uid in pods}
         for pod in pods.values():
@@ -141,7 +142,7 @@ class GpuNotices:
         if pod.is_running(condemned.key.container):
             self._tell(pod, REFUSED, f"{reason}; it runs on until its container ends")
         elif condemned.spared:
-            again = f"its {pod.controller} makes a new one" if pod.controller else "create it anew"
+            again = f"its {pod.controller} makes a new one" if pod.controller else "create it again"
             self._tell(
                 pod,
                 REFUSED,
@@ -149,7 +150,9 @@ class GpuNotices:
                 f"{again}",
             )
         elif not pod.controller:
-            self._tell(pod, REFUSED, f"{reason}; no controller makes a new one: delete it and create it anew")
+            self._tell(
+                pod, REFUSED, f"{reason}; no controller makes a new one: delete it and create it again"
+            )
         elif bound := self._deletions.bound(pod):
             self._withhold(pod, reason, bound)
         else:

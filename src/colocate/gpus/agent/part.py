@@ -28,7 +28,7 @@ UsedByPod = Mapping[str, Mapping[str, Bytes]]
 
 
 class GpuAllocator(GpuAllocation, Protocol):
-    """Who answers the plugins, as a process runs it."""
+    """The allocator that answers the plugins, as a process runs it."""
 
     settings: GpuSettings
     keys: KeyFile
@@ -137,7 +137,7 @@ class GpuPart:
             await self.counts.client.close()
 
     async def _hand_on(self) -> None:
-        """Whoever answers Allocate knows of every change of a GPU before the kubelet does."""
+        """Tell the allocator of every change of a GPU before the kubelet hears of it."""
         await self.monitor.ready()
         while True:
             seen = self.monitor.changed.count

@@ -1,7 +1,7 @@
-"""The device plugin of GPU memory in one dialect: GPUs as slices, and their containers handed to who knows pods.
+"""The device plugin of GPU memory in one dialect: GPUs as slices, without any knowledge of pods.
 
-It knows ids, units and the kubelet. Which pod a container is of, and which GPU it gets, is answered by a
-`GpuAllocation`, which knows pods, annotations and the book. Neither knows the other's half.
+It knows ids, units and the kubelet. A `GpuAllocation`, which knows pods, annotations and the book, answers which pod
+a container is of and which GPU it gets. Neither knows the other's half.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -163,7 +163,7 @@ class GpuPlugin(DevicePlugin):
         await self._allocation.prestart(self.resource, ids)
 
     async def _held(self) -> AbstractSet[str] | None:
-        """The slices that containers hold by the agent's answers or the kubelet's records; None: nobody can say."""
+        """The slices that containers hold by the agent's answers or the kubelet's records; None: unknown."""
         held = self._allocation.held(self.resource)
         if self._paths is None:
             return held
@@ -178,8 +178,8 @@ class GpuPlugin(DevicePlugin):
     def _listed(self, held: AbstractSet[str] | None = None) -> list[Device]:
         """Every slice; the very same objects where nothing has changed, which the SDK compares quickly.
 
-        Of a dialect that drains, those that are `held`: what they name stays theirs, and nothing else is there to be
-        had. Where nobody can say which these are, all are listed, and none of them can be had.
+        Of a dialect that drains, only those that are `held`: containers keep what they have, and nothing else can be
+        allocated. Where it is unknown which are held, all are listed, and none can be allocated.
         """
         marked = self._allocation.unhealthy(self.resource)
         if self.dialect.drains:

@@ -1,4 +1,4 @@
-"""Looks for the pod of an Allocate that nobody knows: reads what the watch has not told, in bounded time.
+"""Looks for the unknown pod of an Allocate: reads what the watch has not told, in bounded time.
 
 A kubelet admits one pod at a time, and its Allocate names none: a tenant who creates pods with a node's name and
 deletes them at once makes it ask for pods that are gone. So the seconds that such questions take come out of one
@@ -48,7 +48,7 @@ class Patience:
         return max(LEAST, min(self._seconds, LONGEST if heard else UNHEARD))
 
     def spend(self, seconds: float) -> None:
-        """So long was waited."""
+        """Count the seconds that were waited."""
         self._fill()
         self._seconds = max(0.0, self._seconds - seconds)
 
@@ -93,8 +93,8 @@ class PodSearch:
             GPU_HELD_UP.labels(resource).inc(waited)
 
     async def _found(self, match: Match, heard: Callable[[], bool]) -> GpuMatch | GpuRefusal:
-        """Read the pods of this node as they are now, and watch beside it: whatever is first. A read that has not got
-        it either is the end: the pod is gone, and others wait for their admission."""
+        """Read the pods of this node as they are now, and follow the watch meanwhile: the first to tell wins. A read
+        without the pod ends the search: the pod is gone, and others wait for their admission."""
         while True:
             had_heard = heard()
             seen = self._pods.changed.count
@@ -111,7 +111,7 @@ class PodSearch:
                     if isinstance(result, GpuMatch) or not result.unknown or complete:
                         return result
                     if reading is not None and reading.done():
-                        reading = None  # In vain: the watch may tell.
+                        reading = None  # The read failed; the watch may still tell.
                     if not had_heard and heard():
                         break  # From now on, a read may find it.
             finally:

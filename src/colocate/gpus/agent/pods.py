@@ -97,7 +97,7 @@ class NodePods:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the pods were ever heard of: until then, none is not known to be none."""
+        """Whether the pods were ever listed: before that, an empty list says nothing."""
         return self._cache.health.synced
 
     async def synced(self) -> None:
@@ -105,7 +105,7 @@ class NodePods:
 
     @property
     def pods(self) -> Mapping[str, GpuPod] | None:
-        """By uid; None while nobody has told."""
+        """By uid; None until they have synced."""
         if not self.is_synced:
             return None
         told = {pod.uid: pod for pod in self._cache}
@@ -189,7 +189,7 @@ class NodePods:
             self._denied.pop("flags", None)
             self._log.info(Event.GPU_FLAGGED, pod=pod.key, flags=dict(flags))
         except (Conflict, NotFound):
-            pass  # Somebody else has written it, or it is gone: the watch tells, and it is decided anew.
+            pass  # It was changed or is gone: the watch tells, and it is decided again.
         except (ClusterError, UserError) as error:
             self._later(deed)
             if isinstance(error, Forbidden):
@@ -200,7 +200,7 @@ class NodePods:
             self._log.warning(Event.GPU_UNFLAGGED, pod=pod.key, flags=sorted(flags), reason=str(error))
 
     async def delete(self, pod: GpuPod) -> None:
-        """Delete a pod that must not start, and that its controller makes anew: that very one, by its uid."""
+        """Delete a pod that must not start and that its controller creates again: this very pod, by its uid."""
         deed = f"deletion of {pod.uid}"
         if not self._may_try(deed):
             return
@@ -231,7 +231,7 @@ class NodePods:
 
 
 def flag_patch(pod: GpuPod, flags: Mapping[str, str]) -> tuple[Operation, ...]:
-    """The patch that sets annotations of this very pod, as it was seen: nobody's change is undone."""
+    """The patch that sets annotations of this very pod, as it was seen: it undoes no other change."""
     patch: list[Operation] = [
         Test(pointer("metadata", "uid"), pod.uid),
         Test(pointer("metadata", "resourceVersion"), pod.metadata.resource_version),

@@ -27,14 +27,14 @@ class GpuShare(msgspec.Struct, frozen=True, kw_only=True):
     """What one pod has of a GPU."""
 
     pod: str
-    """namespace/name, or its uid where nobody knows its name."""
+    """namespace/name, or its uid where its name is unknown."""
     uid: str
     containers: tuple[str, ...]
     memory: Mebibytes
     """The most at one time."""
     cores: Cores
     used: Bytes | None = None
-    """By its processes, as the driver says; None where it does not say."""
+    """Memory that its processes use, as the driver says; None where it does not say."""
 
 
 class GpuStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +54,7 @@ class GpuStatus(msgspec.Struct, frozen=True, kw_only=True):
     recovers_in: float
     """Seconds until it is healthy, if nothing else happens; 0 where it is, or where it does not answer."""
     used: Bytes | None
-    """By whomever, as the driver says."""
+    """Memory that all processes use, as the driver says."""
     booked: Mebibytes
     booked_cores: Cores
     shares: tuple[GpuShare, ...]
@@ -68,9 +68,9 @@ class GpuDialectStatus(msgspec.Struct, frozen=True, kw_only=True):
     unit: Mebibytes
     devices: int
     message: Bytes
-    """Of the list of devices, at its longest."""
+    """The size of the list of devices at its longest."""
     least_unit: Mebibytes
-    """With which one message still has room for all of them."""
+    """The smallest unit with which one message still has room for all devices."""
     drains: bool = False
     """Whether nothing new is offered under this name."""
 

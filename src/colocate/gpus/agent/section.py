@@ -1,4 +1,4 @@
-"""The section `gpus` of the agent's configuration: its fields, and what they come to for those who decide."""
+"""The section `gpus` of the agent's configuration: its fields, and the settings that they make."""
 
 import re
 from collections.abc import Iterator
@@ -99,7 +99,7 @@ class GpusSection(Section, frozen=True):
         return tuple(each.dialect().memory for each in self.dialects) if self.enabled else ()
 
     def settings(self) -> GpuSettings:
-        """The same for those who decide; UserError where they would not have it."""
+        """This section as the decisions take it; UserError where they would refuse it."""
         hami, gem = self.hami_core, self.gem
         return GpuSettings(
             dialects=tuple(each.dialect() for each in self.dialects),

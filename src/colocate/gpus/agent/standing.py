@@ -18,18 +18,18 @@ class NodeStanding:
         self.pods: Mapping[str, AnnouncedPod] | None = None
         """By uid; None while nothing has been settled yet: what is announced stays then."""
         self.absent: tuple[str, ...] = ()
-        """Pods that the kubelet does not run, the oldest first; no mirrors, which count for nobody anyway."""
+        """Pods that the kubelet does not run, the oldest first; without mirrors, which never count."""
         self._told: Mapping[str, AnnouncedPod] | None = None
         self._recalled = Watched()
 
     def take(self, pods: Mapping[str, AnnouncedPod], absent: tuple[str, ...] = ()) -> None:
-        """So it stands by now."""
+        """Replace the state by what was settled now."""
         if (pods, absent) != (self.pods, self.absent):
             self.pods, self.absent = pods, absent
             self.changed.changed()
 
     def tell(self, pods: Mapping[str, AnnouncedPod] | None) -> None:
-        """This much is written."""
+        """Note what was written to the node."""
         self._told = pods
 
     def recall(self, last: GpuAnnouncement | None) -> None:

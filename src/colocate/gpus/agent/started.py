@@ -25,7 +25,7 @@ class _KeptDue(msgspec.Struct, frozen=True):
 
 
 class Deletion(msgspec.Struct, frozen=True):
-    """That the agent has deleted a pod."""
+    """A pod that the agent has deleted."""
 
     at: float
     """Seconds since the epoch."""
@@ -77,7 +77,7 @@ class StartedContainers:
         due: Dues | None = None,
         deletions: Mapping[str, Deletion] | None = None,
     ) -> None:
-        """Keep these; a disk that fails is told in `trouble`, and stops nobody."""
+        """Keep these; a disk that fails is told in `trouble`, and stops no container."""
         if self._file is None:
             return
         dues = [_KeptDue(uid, resource, each) for (uid, resource), each in sorted((due or {}).items())]

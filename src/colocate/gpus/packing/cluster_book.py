@@ -52,7 +52,7 @@ class ClusterBook(ClusterPods):
         return found
 
     def why_not(self, demand: GpuDemand, node: str) -> tuple[str, bool]:
-        """Why a pod does not fit on a node, and whether it never will, whoever leaves."""
+        """Why a pod does not fit on a node, and whether it never will, even if all other pods leave."""
         known = self._nodes.get(node)
         if known is None:
             return "the GPU scheduler does not know the node yet", False
@@ -116,8 +116,8 @@ class ClusterBook(ClusterPods):
     # What this process gives out.
 
     def reserve(self, pod: PackedPod, node: str, until: float) -> GpuChoice | None:
-        """Choose GPUs of a node for a pod, and hold them until then; None where none fit. What was held for the pod
-        by an earlier choice is let go, unless it is that very one, or may have come through."""
+        """Choose GPUs of a node for a pod, and hold them until `until`; None where none fit. This releases an earlier
+        choice for the pod, unless it is the same one, or its bind may have come through."""
         held = self._held.get(pod.uid)
         if pod.spec.node_name or pod.uid in self._ended:
             return None
@@ -156,8 +156,9 @@ class ClusterBook(ClusterPods):
         return choice
 
     def _choose(self, pod: PackedPod, demand: GpuDemand, shape: Shape, known: NodeBook) -> GpuChoice | None:
-        """By the policy; but where the kubelet could take the pod for another that is on its way, the GPUs of that
-        one, if they fit: then it does not matter. None also where it would matter: then it waits for the other."""
+        """Choose by the policy. Where the kubelet could take the pod for another that is on its way, choose the GPUs
+        of that one, if they fit: then a mix-up does no harm. None also where it would do harm: then the pod waits for
+        the other."""
         if known.name in self._strange.get(demand.dialect.memory, ()):
             return None
         rivals = rivals_of(shape, known, self._now)
@@ -183,7 +184,7 @@ class ClusterBook(ClusterPods):
         return None
 
     def waits_for(self, pod: PackedPod, node: str) -> str:
-        """Whether a pod that fits has to wait until an agent has spoken of another; a sentence, or nothing."""
+        """Why a pod that fits has to wait until an agent has announced another; empty where it need not."""
         known = self._nodes.get(node)
         shape = shape_of(pod, self.dialects)
         rivals = rivals_of(shape, known, self._now) if known is not None else {}
@@ -207,8 +208,8 @@ class ClusterBook(ClusterPods):
             held.number = number
 
     def doubt(self, uid: str, until: float) -> None:
-        """Nobody knows whether the bind came through: hold what was chosen until the API shows it, or somebody has
-        looked after that time and says that it did not."""
+        """It is unknown whether the bind came through: hold what was chosen until the API shows it, or until a look
+        after that time finds that it did not."""
         held = self._held.get(uid)
         if held is not None and held.choice is not None:
             held.until, held.doubtful = until, True

@@ -105,7 +105,7 @@ class ClusterPods:
         self._stale[name] = None
 
     def _compare_units(self, name: str, told: GpuAnnouncement) -> None:
-        """What a pod asks for is so much only in our own unit: a node with another one would give it other memory."""
+        """Note whether a node counts in another unit than ours: a pod would get another amount there."""
         for dialect in self.dialects:
             strange = self._strange.setdefault(dialect.memory, {})
             unit = told.units.get(dialect.memory)
@@ -185,7 +185,7 @@ class ClusterPods:
             if asks.problem or wish.problem or wish.sealed_unit is None or wish.number <= held.number:
                 continue
             given = [gpus_for(wish, asks.containers, ask.container) for ask in asks.containers]
-            # So much as it was when it was sealed: the unit may have been another.
+            # In the unit of the seal, which may not be today's.
             asked = [
                 msgspec.structs.replace(ask, memory=ask.units * wish.sealed_unit) for ask in asks.containers
             ]
@@ -206,7 +206,7 @@ class ClusterPods:
             if known.ghosts():
                 self._haunted.add(known.name)
         self._drop(uid)
-        # Static pods, and whoever was announced before the API showed it.
+        # Static pods, and pods that were announced before the API showed them.
         for name, node in self._nodes.items():
             if uid in (node.told.pods or {}):
                 node.end(uid, self._now)

@@ -1,6 +1,6 @@
 """What is free on all nodes, as arrays: one row for each node, one column for each GPU.
 
-Rows are written when something changes, and read by policies many at a time. Whoever keeps a result remembers the
+Rows are written when something changes, and policies read many at a time. A reader that keeps a result remembers the
 number of the last change that it has seen, and looks again only at the rows that changed since.
 """
 
@@ -30,10 +30,10 @@ class PackRequest(msgspec.Struct, frozen=True):
     cpu: int = 0
     """Thousandths of a CPU."""
     memory: int = 0
-    """Of the node, in the unit of the nodes."""
+    """Memory of the node, in the unit of the nodes."""
     gpus: int = 0
     gpu_memory: Mebibytes = 0
-    """Of each GPU."""
+    """Memory of each GPU."""
     gpu_cores: Cores = 0
     models: tuple[str, ...] = ()
     """Words; a GPU will do whose model has one of them in its name, ignoring case. Any GPU where there are none."""
@@ -220,7 +220,7 @@ class Fleet:
         return np.array([suits(model, tuple(words)) for model in self._models], np.bool_)
 
     def unallocated(self) -> float:
-        """GPUs that nobody has, counted in parts."""
+        """GPUs that no pod has, counted in parts."""
         return float(self.rooms(np.arange(len(self.cpu))).shares().sum())
 
     def total(self) -> int:
@@ -231,7 +231,7 @@ _ARRAYS = ("changed", "cpu_of", "memory_of", "cpu", "memory", "size", "gpu_memor
 
 
 def suits(model: str, words: Sequence[str]) -> bool:
-    """Whether a GPU of this model will do for whoever says these words: `A10` is no `NVIDIA A100-SXM4-40GB`."""
+    """Whether a GPU of this model suits a pod that names these words: `A10` is no `NVIDIA A100-SXM4-40GB`."""
     return not words or any(_plain(word) in _plain(model) for word in words)
 
 

@@ -1,7 +1,7 @@
-"""Where the agent would put bound pods that nobody has booked and of which it has not spoken yet. No I/O.
+"""Where the agent would put bound pods that have no booking and that it has not announced yet. No I/O.
 
 Each counts once: on the GPUs that its annotations wish for, or on those with the least room that fit, as the agent
-chooses. One that fits nowhere gets nothing of it, and counts for nothing.
+chooses. A pod that fits nowhere gets no GPU from it, and does not count.
 """
 
 from collections.abc import Iterable, Sequence

@@ -89,8 +89,8 @@ def _order(kind: PackRequest) -> tuple[object, ...]:
 
 
 class LearnedMix:
-    """A mix of the pods seen so far. It is worked out anew when a fifth more were seen, and at most so often: what
-    policies have remembered is worth nothing then."""
+    """A mix of the pods seen so far. It is computed again when a fifth more were seen, and no more often, since that
+    voids what policies have remembered."""
 
     _FIRST = 20
     _MOST_SEEN = 20_000

@@ -59,23 +59,22 @@ class HeldPod(msgspec.Struct, kw_only=True):
     pod: PackedPod | None = None
     """As the API shows it on its node; None where it does not yet."""
     booking: PodBooking | None = None
-    """What this process has booked for it, or its newest seal says; None where nobody has."""
+    """What this process has booked for it, or its newest seal says; None where it has no booking."""
     number: int = 0
-    """Of the seal of that booking; 0 where it has none."""
+    """Number of the seal of that booking; 0 where it has none."""
     choice: GpuChoice | None = None
     """Where this process gave it out, and the API does not show it yet."""
     until: float | None = None
     """When a choice is over that was never bound; None while it is being bound, and for what the API shows."""
     doubtful: bool = False
-    """Whether nobody knows if the bind came through: then its time being over is not enough."""
+    """Whether the outcome of the bind is unknown: then the choice does not end by its time alone."""
     since: float = 0.0
     """When it was first heard of."""
 
 
 class _Ghost(msgspec.Struct, kw_only=True):
-    """What a pod had that has ended while the kubelet may have taken a pod like it for it.
-
-    The other one has this GPU then, and the agent is about to say so: until it has, both count.
+    """What a pod had that ended while the kubelet may have taken another for it. The other pod then has this GPU, and
+    the agent is about to say so: until it has, both count.
     """
 
     booking: PodBooking
@@ -102,7 +101,7 @@ class NodeBook:
         self._ended: set[str] = set()
         """Pods that the API has shown to end, and the agent has not yet."""
         self._loose: dict[str, PackedPod] = {}
-        """Bound pods of which nobody says where they are."""
+        """Bound pods whose GPUs are unknown."""
         self._ghosts: dict[str, _Ghost] = {}
 
     # Facts.
@@ -166,7 +165,7 @@ class NodeBook:
         self._full = None
 
     def expire(self, now: float) -> None:
-        """Forget ghosts for which no agent has found words in their time."""
+        """Forget ghosts that no agent has spoken of in their time."""
         over = [uid for uid, ghost in self._ghosts.items() if ghost.until <= now]
         for uid in over:
             del self._ghosts[uid]
@@ -187,8 +186,8 @@ class NodeBook:
         return said is not None and said.settled
 
     def alike(self, shape: Shape) -> list[str]:
-        """Pods of this shape that the kubelet may still take for another. Agents that do not say who has what settle
-        nobody, and nothing is known of their swaps."""
+        """Pods of this shape that the kubelet may still take for another. Agents that do not say which pod has
+        what settle none, and nothing is known of their swaps."""
         if self.told.pods is None:
             return []
         return [uid for uid, held in self._held.items() if held.shape == shape and not self.is_settled(uid)]
@@ -270,10 +269,10 @@ class NodeBook:
                 self._place(uid)
 
     def _guessed(self, book: GpuBook, leaving: Collection[str] = ()) -> GpuBook:
-        """With the bound pods that nobody can place, each once, where the agent would put it.
+        """With the bound pods whose GPUs are unknown, each once, where the agent would put it.
 
-        Whoever may create pods can make any number of them, which never run. So only the oldest count, and none where
-        the agent has more absent ones than it can name.
+        A tenant may create any number of pods that never run. So only the oldest count, and none where the agent has
+        more absent ones than it can name.
         """
         if len(self.told.absent) >= MOST_ABSENT:
             return book

@@ -24,9 +24,9 @@ from colocate.gpus.packing.mix import Mix
 from colocate.model.gpu import CORES
 
 _TIE = 1e-7
-"""Of a GPU, for each unit of best fit: far less than any pod asks for."""
+"""The part of a GPU that one unit of best fit counts as: far less than any pod asks for."""
 _NEARLY = 1e-9
-"""Divisions of whole numbers that come out a hair below one."""
+"""Epsilon against float rounding."""
 
 
 class PackingPolicy(StrEnum):
@@ -86,8 +86,8 @@ def fitting(fleet: Fleet, rows: Ints, request: PackRequest) -> tuple[Ints, Flags
 def places(policy: PackingPolicy, fleet: Fleet, rows: Ints, usable: Flags, request: PackRequest) -> Places:
     """The places on these rows that a policy compares.
 
-    Who looks ahead tries every single GPU that differs. Else, and for several GPUs at once, a row has one place: the
-    fullest GPUs that will do, or to spread, the emptiest; of one model, where there are enough of one.
+    A policy that looks ahead tries every single GPU that differs. Otherwise, and for several GPUs at once, a row has
+    one place: the fullest GPUs that will do, or to spread, the emptiest; of one model, where there are enough of one.
     """
     rooms = fleet.rooms(rows)
     if request.gpus == 1 and policy.looks_ahead:

@@ -18,8 +18,8 @@ PATIENCE = 15.0
 def rivals_of(shape: Shape, known: NodeBook, now: float) -> Mapping[str, HeldPod]:
     """Booked pods of a node that the kubelet may take for one of this shape.
 
-    An agent that does not say who has what settles nobody; one that has not spoken for long is not waited for. A pod
-    that nobody has booked comes after those that are: it is taken for none of them.
+    An agent that does not say which pod has what settles none; an agent that has not spoken for long is not waited
+    for. A pod without a booking comes after the booked ones: it is taken for none of them.
     """
     if known.told.pods is None:
         return {}

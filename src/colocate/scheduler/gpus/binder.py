@@ -1,9 +1,9 @@
 """Binds pods to nodes with their GPUs: books, writes the annotations, binds; and undoes it where one of these fails.
 
 One process writes at a time, by a lease that is asked before every write; every write says which pod it means, by its
-uid and, where it changes it, by its version. The binding itself carries the annotations once more, so that nobody can
-change them in between; it is all that is written where pods may not be patched. A process that dies after the
-annotations leaves a pod that is bound nowhere: they say nothing to anyone then, and are written over when the pod is
+uid and, where it changes it, by its version. The binding itself carries the annotations once more, so that they
+cannot change in between; it is all that is written where pods may not be patched. A process that dies after the
+annotations leaves a pod that is bound nowhere: they have no effect then, and are overwritten when the pod is
 scheduled again.
 """
 
@@ -37,7 +37,7 @@ from colocate.telemetry import Event
 from colocate.wire.extender_questions import BindingAsked
 
 _ATTEMPTS = 4
-"""Times that annotations are written, where the pod is another version by then."""
+"""Attempts to write annotations while the pod's version keeps changing."""
 _NANOSECONDS = 1_000_000_000
 
 
@@ -65,7 +65,7 @@ class GpuBinder:
         self._lease = lease
         self._clock = clock
         self.keys = keys
-        """The first seals."""
+        """The keys of bookings; the first seals."""
         self._doubt = doubt
         self._timeout = timeout
         self._under_way: set[str] = set()
@@ -75,10 +75,10 @@ class GpuBinder:
         """Names by uid of pods that are booked though the watch has not shown them: after a gap it does not tell of
         their end."""
         self.caught_up = False
-        """Whether the book has all that whoever held the lease before has bound."""
+        """Whether the book has all that earlier holders of the lease have bound."""
 
     async def bind(self, asked: BindingAsked) -> str:
-        """Bind one pod; why it could not be, empty where it is."""
+        """Bind one pod; says why it could not be bound, empty where it was."""
         if asked.uid in self._under_way:
             return self._told("twice", asked, "it is being bound already")
         self._under_way.add(asked.uid)
@@ -144,7 +144,7 @@ class GpuBinder:
     async def _carry_out(
         self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, earlier: float | None
     ) -> None:
-        """`earlier`: until when a bind before this one is in doubt; whatever becomes of this one, that one is."""
+        """`earlier`: until when an earlier bind is in doubt; its booking is kept even if this one fails."""
         written = self._annotations(pod, choice)
         sent = False
         try:
@@ -191,8 +191,8 @@ class GpuBinder:
             raise BindRefused("this replica is still reading what was bound before; it is tried again")
 
     async def catch_up(self) -> None:
-        """Read from the API server itself who is bound: whoever held the lease before may have bound pods that our
-        watch, which may stand still, has not shown. To be called with the lease, and again whenever it was lost."""
+        """Read the bound pods from the API server itself: earlier holders of the lease may have bound pods that our
+        watch, which may stand still, has not shown. Call it with the lease, and again whenever it was lost."""
         for pod in await self._client.list(self._pods, UNFINISHED):
             self._enter(pod)
         self.caught_up = self._lease.held
@@ -236,7 +236,7 @@ class GpuBinder:
                 if pod.spec.node_name:
                     self._enter(pod)
                 elif booking in self._book.doubts(self._clock.monotonic()):
-                    # Not where it was bound anew while we looked.
+                    # Not where it was bound again while we looked.
                     self._book.release(booking.uid)
 
     async def _get(self, asked: BindingAsked) -> PackedPod:
@@ -279,7 +279,7 @@ class GpuBinder:
     async def _annotate(
         self, asked: BindingAsked, pod: PackedPod, choice: GpuChoice, written: Mapping[str, str]
     ) -> Mapping[str, str]:
-        """Write them; says what was written."""
+        """Write the annotations; says what was written."""
         for attempt in range(_ATTEMPTS):
             self._check_lease()
             if attempt:
@@ -298,13 +298,13 @@ class GpuBinder:
             except NotFound:
                 raise BindRefused("it is gone") from None
             except Forbidden:
-                # The binding sets them as well: without this right nobody sees them a moment earlier.
+                # The binding sets them as well: without this right they only appear a moment later.
                 break
         return written
 
     async def _take_back(self, asked: BindingAsked, written: Mapping[str, str]) -> None:
-        """Remove our annotations from a pod that is bound nowhere, where they are still ours. They harm nobody: a
-        failure is no failure."""
+        """Remove our annotations from a pod that is bound nowhere, where they are still ours. They do no harm, so a
+        failure does not matter."""
         try:
             if not self._lease.held:
                 return
@@ -322,7 +322,7 @@ class GpuBinder:
 
 
 def _this_very(pod: PackedPod) -> Patch:
-    """That it is this pod, in this version."""
+    """The tests that it is still this pod, in this version."""
     return (
         json_patch.Test("/metadata/uid", pod.uid),
         json_patch.Test("/metadata/resourceVersion", pod.metadata.resource_version),

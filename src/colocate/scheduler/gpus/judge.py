@@ -30,7 +30,7 @@ class GpuCluster(Protocol):
     book: ClusterBook
 
     def pod(self, namespace: str, name: str, uid: str) -> PackedPod | None:
-        """This very pod, as the API server has shown it; None where it has not."""
+        """The pod with this name and uid, as the API server has shown it; None where it has not."""
 
     def unready(self) -> Sequence[str]:
         """Why the book is not the cluster's yet, a sentence each."""
@@ -72,8 +72,8 @@ class GpuJudge:
             # Of a single node kube-scheduler asks for no score.
             self._keep(pod, asked.names[fits.index(True)])
         elif not any(fits):
-            # A pod that fits nowhere waits for something to change, and nobody hears of a promise that is broken: it
-            # had better try, and try again.
+            # A pod that fits nowhere waits for something to change, and kube-scheduler does not hear of a broken
+            # promise: the pod had better try, and try again.
             for node in self._book.promised_nodes(demand, failed):
                 del failed[node]
         return Sieved(failed, never)
@@ -92,7 +92,7 @@ class GpuJudge:
         return scores
 
     def _keep(self, pod: PackedPod, node: str) -> None:
-        """Only for a pod that the API server vouches for, and as much as it says: whoever asks may make up both."""
+        """Only for a pod that the API server shows, and as much as it says: a caller may make up both."""
         shown = self._cluster.pod(pod.metadata.namespace, pod.metadata.name, pod.uid)
         if shown is not None:
             self._book.reserve(shown, node, self._clock.monotonic() + self._hold)
@@ -120,8 +120,8 @@ class GpuJudge:
 
 
 def as_points(found: NDArray[np.float64]) -> list[int]:
-    """Scores of which least is best, as kube-scheduler adds them up: 100 for the best, and none near it, so that the
-    node whose GPU is kept for the pod is the one that it gets.
+    """Points for kube-scheduler from scores of which the least is best: 100 for the best, and no other near it, so
+    that the pod gets the node whose GPU is kept for it.
 
     They are relative to the candidates: packing asks which of them, and no node is good or bad by itself.
     """

@@ -72,8 +72,8 @@ class GpuScheduling:
         )
 
     async def filter(self, body: bytes, caller: str) -> bytes:
-        """As its judge says, but no pod is sent away everywhere by old news: what woke kube-scheduler, such as the
-        end of another pod, may reach it a moment before it reaches us, and a pod that is sent away waits for minutes.
+        """Filter as the judge says, but refuse no pod on every node by old news: what woke kube-scheduler, such as
+        the end of another pod, may reach it a moment before it reaches us, and a refused pod waits for minutes.
         """
         question = read_question(body, self.judge.most_candidates())
         sieved = self.judge.filter(question, caller)
@@ -115,14 +115,14 @@ class GpuScheduling:
             yield
         finally:
             self._leaving.set()
-            # The lease is given back first: whoever waits for it need not wait longer.
+            # The lease is given back first, so that the next replica need not wait longer.
             await asyncio.gather(tasks[2], return_exceptions=True)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _lead(self, leaving: asyncio.Event) -> None:
-        """Who does not know yet who has what must not be the one who binds."""
+        """Take the lease only after the caches have synced."""
         await first(self._take_keys(), leaving.wait())
         await first(self.feed.synced(), leaving.wait())
         if not leaving.is_set():
@@ -132,7 +132,7 @@ class GpuScheduling:
     async def _follow_lease(self) -> None:
         while True:
             seen = self.lease.changed.count
-            # It may have been lost and had again since: whoever had it between has bound what we do not know.
+            # It may have been lost and won back: another replica may have bound pods in between that we do not know.
             self.binder.caught_up = False
             if self.lease.held:
                 try:

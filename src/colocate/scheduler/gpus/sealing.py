@@ -1,8 +1,8 @@
 """The keys by which this scheduler seals its bookings: of a file, or of a Secret that is made once in the cluster.
 
-Agents mount the Secret. Whoever comes first makes the key, and nobody else ever sees it: it is in no manifest and in
-no log. The Secret itself is made empty by the manifest with the rights: a right to create Secrets cannot be limited
-to a name, and leads to the tokens of other accounts.
+Agents mount the Secret. The first replica makes the key, and it stays there: it is in no manifest and in no log. The
+Secret itself is made empty by the manifest with the rights: a right to create Secrets cannot be limited to a name,
+and leads to the tokens of other accounts.
 """
 
 import base64
@@ -63,7 +63,7 @@ class SealingKeys:
         return self.keys
 
     async def _of_secret(self, wanted: GpuKeySecret) -> tuple[bytes, ...]:
-        """The keys in the Secret; made there where it has none. Of several who do that at once, one is right."""
+        """The keys in the Secret; made there where it has none. Where several replicas do that at once, one wins."""
         where = f"Secret {wanted.namespace}/{wanted.name}"
         for _ in range(_ATTEMPTS):
             try:
@@ -82,7 +82,7 @@ class SealingKeys:
                 reached("gpus.key_made")
             except Conflict:
                 continue
-        raise UserError(f"{where} is changed by others all the time; look for who does that")
+        raise UserError(f"{where} keeps being changed by other clients; find out which ones do that")
 
 
 def _body(wanted: GpuKeySecret, version: str) -> Object:

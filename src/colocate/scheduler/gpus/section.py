@@ -12,7 +12,7 @@ from colocate.model.values import Seconds, Section, Size
 
 
 class GpuPolicy(StrEnum):
-    """How a GPU is chosen; the same names as in `colocate.gpus.packing`, which is loaded where it is needed."""
+    """How a GPU is chosen; named as in `colocate.gpus.packing`, which is loaded only where it is needed."""
 
     OURS = "ours"
     FGD = "fgd"
@@ -21,7 +21,7 @@ class GpuPolicy(StrEnum):
 
 
 class GpuLease(Section, frozen=True):
-    """By which one of several replicas is the one that binds."""
+    """The lease that decides which of several replicas binds."""
 
     namespace: str = "kube-system"
     name: str = "colocate-gpu-scheduler"
@@ -51,12 +51,12 @@ class GpuSection(Section, frozen=True):
     policy: GpuPolicy = GpuPolicy.OURS
     dialects: tuple[SchedulerDialect, ...] = (SchedulerDialect(),)
     key_file: Path | None = None
-    """Holds the key by which agents know bookings of ours; the same as theirs. Not given: the Secret has it."""
+    """The file with the key that agents know bookings of ours by, and have, too. Not given: the Secret has it."""
     key_secret: GpuKeySecret = GpuKeySecret()
     hold: Seconds = Seconds(10)
     """For how long the best GPU is kept for a pod between the answer and the bind."""
     doubt: Seconds = Seconds(60)
-    """For how long it is kept where nobody knows whether a bind came through."""
+    """For how long the GPU is kept where it is unknown whether a bind came through."""
     lease: GpuLease = GpuLease()
 
     def spoken(self) -> tuple[Dialect, ...]:

@@ -64,7 +64,7 @@ class Body:
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def release(self) -> None:
-        """It is no longer held; may be said twice."""
+        """Hold it no longer; may be called twice."""
         self._bodies.held -= self.length
         self.length = 0
         self._parts.clear()

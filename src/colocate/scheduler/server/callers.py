@@ -30,7 +30,7 @@ class Callers:
         return self._by_certificate or self._tokens is not None
 
     def check(self, request: HttpRequest, connection: HttpConnection) -> None:
-        """RequestRefused where a caller that shows these is not one of them."""
+        """Raise RequestRefused where a caller that shows these is not let in."""
         if self._by_certificate:
             self._check_certificate(connection)
         if self._tokens is not None:
@@ -45,7 +45,7 @@ class Callers:
                 )
 
     def let_in(self, connection: HttpConnection) -> None:
-        """Its caller was checked: it has a place of those who have shown what they must, if there is any."""
+        """Give a connection whose caller was checked a place of known callers, if there is any."""
         if self.demanding:
             connection.raise_to(Rank.KNOWN)
 
@@ -56,7 +56,7 @@ class Callers:
         return rank is Rank.KNOWN or (rank is Rank.STRANGER and not self.demanding)
 
     def check_curious(self, request: HttpRequest, connection: HttpConnection) -> None:
-        """RequestRefused where this caller may not see what is known here.
+        """Raise RequestRefused where this caller may not see what is known here.
 
         Where callers need show nothing, only those on this machine may: pods' names are not for everyone.
         """

@@ -76,7 +76,7 @@ class Certificates:
             ) from None
         # Python 3.13 began to refuse authorities that lack an extension which many clusters' own ones lack.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        # Asked for, not insisted on: a kubelet that asks for our health has none to show.
+        # Optional: a kubelet that asks for our health has no certificate to show.
         context.verify_mode = ssl.CERT_OPTIONAL
         return context
 

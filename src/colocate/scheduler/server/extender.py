@@ -41,7 +41,7 @@ _OTHER = "other"
 _MOST_FIELDS = 100
 """Of a query."""
 _LAST_MOMENT = 0.5
-"""Seconds for handlers that are cancelled at the end of the grace to say goodbye."""
+"""Seconds for handlers to finish that are cancelled at the end of the grace."""
 
 
 _METERS = {
@@ -57,7 +57,7 @@ Verb = Callable[[bytes, str], bytes | Awaitable[bytes]]
 
 
 class GpuDoor(Protocol):
-    """Who chooses GPUs, as the server asks."""
+    """The part that chooses GPUs, as the server asks it."""
 
     async def filter(self, body: bytes, caller: str) -> bytes: ...
 
@@ -188,7 +188,7 @@ class ExtenderExchange(Exchange):
                 self._body.release()
 
     def _trouble(self, error: Exception) -> HttpAnswer:
-        """What a caller is told; whatever it is, the next request must be answered."""
+        """What a caller is told of any error: the next request must still be answered."""
         if self._body is not None:
             self._body.release()
         path = self.request.path

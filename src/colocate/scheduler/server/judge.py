@@ -1,4 +1,4 @@
-"""What the server asks of whoever decides: a score for every candidate, or a reason against it.
+"""What the server asks of a judge: a score for every candidate, or a reason against it.
 
 The decision is made from what is known already: a judge neither waits nor does I/O. It hears of the pod and the
 candidates, of HTTP only who asks.

@@ -38,7 +38,7 @@ class RequestRefused(Exception):
 
 
 def count_request(verb: str, outcome: RequestOutcome, started: float) -> None:
-    """It has ended now."""
+    """Count a request that has ended now."""
     counted, timed = _counters(verb, outcome)
     counted.inc()
     timed.observe(time.perf_counter() - started)

@@ -1,6 +1,6 @@
-"""Files of tokens that callers show: read, read again when they change, and made where nobody has made one.
+"""Files of tokens that callers show: read, read again when they change, and made where there is none.
 
-A token that is made here is for whoever may read the file, which is its owner alone. It is never logged.
+Only the owner of the file may read a token that is made here. It is never logged.
 """
 
 import errno
@@ -31,7 +31,7 @@ class TokenFile:
         self._tokens = tokens(path)
 
     def knows(self, token: Secret) -> bool:
-        """Whether it is one of them; how long that takes says nothing of how near it came."""
+        """Whether this is one of the tokens; the time that it takes does not depend on how much of it is right."""
         self._refresh()
         # A header's bytes that are no text are kept as surrogates.
         shown = token.reveal().encode(errors="surrogateescape")
