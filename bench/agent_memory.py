@@ -22,7 +22,14 @@ from bench.memory import MEGABYTE, Memory, memory_at_rest
 from bench.ratio import Figure, Ratio, Row
 
 UNWANTED = (
-    *("aiohttp", "httptools", "colocate.cpus.placer.placer", "colocate.lab", "colocate.runtime", "colocate.testing"),
+    *(
+        "aiohttp",
+        "httptools",
+        "colocate.cpus.placer.placer",
+        "colocate.lab",
+        "colocate.runtime",
+        "colocate.testing",
+    ),
     *("numpy", "pydantic", "pynvml", "rich"),
 )
 """What an idle agent must not load: none of it serves one, and each costs megabytes."""

@@ -130,9 +130,10 @@ async def test_gpus_count_beside_the_rest_and_fewer_are_always_taken() -> None:
 async def test_a_configuration_that_offers_too_much_changes_nothing() -> None:
     checked = bound(read(mocks(100)), Node((1, 36)))
     with pytest.raises(UserError, match="mock/many: 20000 devices"):
-        await checked.reload(read(mocks(20_000)))
+        await checked.judge(read(mocks(20_000)))
     assert checked.cost.devices == 100
-    await checked.reload(read(mocks(200)))
+    await checked.judge(read(mocks(200)))
+    checked.take(read(mocks(200)))
     assert checked.cost.devices == 200
 
 

@@ -21,7 +21,7 @@ async def test_status_explain_off_and_on() -> None:
 
         shown = await colocate("memory", "status", *socket)
         assert shown.code == 0, shown.err
-        assert "sold as test.com/colocation-memory" in shown.out
+        assert "offered as test.com/colocation-memory" in shown.out
         assert "blocks of 64 MiB" in shown.out
         assert "colocation-memory/batch   3 " in shown.out
         assert "192 MiB" in shown.out

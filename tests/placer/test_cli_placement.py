@@ -38,7 +38,7 @@ async def test_status_and_explain_tell_where_containers_are_and_why(tmp_path: Pa
         assert shown.code == 0, shown.err
         assert "CCX 0  ■■ ■■   0-1,8-9" in shown.out
         assert "default/db/main    4      CCX 0 alone: 0-1,8-9   0" in shown.out
-        assert "2 of 4 CCXs are free as a whole." in shown.out
+        assert "2 of 4 CCXs are completely free." in shown.out
         told = json.loads((await colocate("cpus", "status", "--socket", socket, "-o", "json")).out)
         assert {one["pod"]: one["cpus"] for one in told["containers"]} == {
             "db": "0-1,8-9",

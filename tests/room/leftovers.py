@@ -23,7 +23,8 @@ ALLOWED = {
     "$HOME/.cache/pip*": "pip's downloads, of a test that installs this package as a user would",
     "/run/containerd": "the folder of the next",
     "/run/containerd/s": "where containerd's shims have their sockets, whatever containerd is told; it must be empty",
-    "/run/mount": "where mount and umount note what they did",
+    "/run/mount": "the folder of the next",
+    "/run/mount/utab*": "where mount and umount note what they did",
     "/run/systemd/systemd-units-load": "systemd-analyze notes when it has read units",
 }
 """What may be left, and why. What is in a folder of these is not, unless another says so."""

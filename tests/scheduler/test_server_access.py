@@ -1,9 +1,11 @@
 """Who may ask the extender: tokens, certificates, and files that change while it runs."""
 
+import asyncio
 import base64
+import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +129,22 @@ def certified(tmp_path: Path) -> Certified:
     return Certified(tmp_path)
 
 
+def asked_again(
+    context: ssl.SSLContext, port: int, session: ssl.SSLSession | None = None
+) -> tuple[bytes, ssl.SSLSession | None]:
+    """The first line of an answer, and the session to go on with."""
+    body = question("a")
+    head = b"POST /prioritize HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(
+        body
+    )
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=10) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1", session=session) as caller,
+    ):
+        caller.sendall(head + body)
+        return caller.recv(65536), caller.session
+
+
 class TestCertificates:
     async def test_https_is_believed_by_its_authority(self, certified: Certified) -> None:
         async with asking(SteeredJudge(), certified.settings(), ssl=certified.client()) as ask:
@@ -177,6 +195,22 @@ class TestCertificates:
             async with self.another(ask, certified.client(certified.authority.client("scheduler"))) as again:
                 with pytest.raises(aiohttp.ClientError):
                     await again.prioritized("a")
+
+    @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+    async def test_who_was_believed_by_an_old_authority_resumes_no_session_under_a_new_one(
+        self, certified: Certified, version: ssl.TLSVersion
+    ) -> None:
+        settings = certified.settings(client_authority=certified.ca)
+        context = certified.client(certified.authority.client("scheduler"))
+        context.minimum_version = context.maximum_version = version
+        async with asking(SteeredJudge(), settings, ssl=context) as ask:
+            status, session = await asyncio.to_thread(asked_again, context, ask.listening.port)
+            assert status.startswith(b"HTTP/1.1 200")
+            replace(certified.ca, Authority.of(ObjectStore()).certificate)
+            for _ in range(2):
+                with suppress(OSError):
+                    status, _ = await asyncio.to_thread(asked_again, context, ask.listening.port, session)
+                    assert not status.startswith(b"HTTP/1.1 200")
 
     async def test_names_may_be_asked_for(self, certified: Certified) -> None:
         settings = certified.settings(client_authority=certified.ca, client_names=("system:kube-scheduler",))

@@ -12,6 +12,8 @@ from prometheus_client import REGISTRY
 from colocate.http.connection import HttpConnection
 from colocate.http.exchange import HttpAnswer
 from colocate.model.values import Seconds
+from colocate.scheduler.server import extender
+from colocate.scheduler.server.refusal import RequestRefused
 from colocate.scheduler.settings import Size
 from tests.scheduler.asking import SteeredJudge, asking, question, server
 from tests.support.waiting import until
@@ -146,6 +148,20 @@ async def test_its_connection_is_closed_once_nothing_is_asked_for_long(judge: St
             assert await reader.read() == b""
 
 
+async def test_a_line_break_after_a_request_neither_ends_nor_keeps_a_connection(judge: SteeredJudge) -> None:
+    async with asking(judge, server(idle_timeout=Seconds(0.5))) as ask, ask.raw() as (reader, writer):
+        for _ in range(2):
+            writer.write(whole(question("a")) + b"\r\n")
+            assert (await answered(reader))[0] == 200
+        async with asyncio.timeout(30):
+            assert await reader.read() == b""
+
+
+def test_a_query_of_too_many_fields_is_refused_and_no_fault() -> None:
+    with pytest.raises(RequestRefused, match="more than 100 fields"):
+        extender._first_values("a=1&" * 101)
+
+
 async def test_whoever_does_not_read_its_answer_is_cut_off(judge: SteeredJudge) -> None:
     def cut_off() -> float:
         labels = {"server": "extender", "reason": "slow reader"}
@@ -164,3 +180,18 @@ async def test_whoever_does_not_read_its_answer_is_cut_off(judge: SteeredJudge) 
                 break
         await until(lambda: cut_off() > before, "the end of the connection")
         assert await ask.prioritized("a") == {"a": 7}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_the_rest_of_one_that_began_to_come_with_the_one_before_is_read(
+    judge: SteeredJudge, *, chunked: bool
+) -> None:
+    asked = whole(question("a"))
+    if chunked:
+        body = question("a")
+        asked = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    async with asking(judge) as ask, ask.raw() as (reader, writer), asyncio.timeout(10):
+        writer.write(whole(question("a")) + asked[:-10])
+        assert (await answered(reader))[0] == 200
+        writer.write(asked[-10:])
+        assert (await answered(reader))[0] == 200

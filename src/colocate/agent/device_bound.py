@@ -66,16 +66,19 @@ class DeviceBound:
             self.warning = await self._judge(offers)
         self._gpus = inventory
 
-    async def reload(self, config: Config) -> None:
-        """Offer what another configuration says; UserError where it would be too much, and nothing changes."""
+    async def judge(self, config: Config) -> None:
+        """UserError where another configuration would be too much. Nothing changes before `take`."""
         # The size of blocks waits for the next start.
         others = _other_offers(config.mock.resources, self._memory)
         try:
             if cost_of(others).devices > cost_of(self._others).devices:
-                self.warning = await self._judge(self._offers(others, self._gpus))
+                await self._judge(self._offers(others, self._gpus))
         except Unavailable as error:
             raise UserError(str(error)) from error
-        self._others = others
+
+    def take(self, config: Config) -> None:
+        """Offer what another configuration says, which was judged before; `check` tells its warning."""
+        self._others = _other_offers(config.mock.resources, self._memory)
 
     def _offers(self, others: Sequence[DeviceOffer], inventory: GpuInventory) -> Sequence[DeviceOffer]:
         beside = cost_of(others).devices

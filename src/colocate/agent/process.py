@@ -105,7 +105,7 @@ class Agent:
             seen = await hung_up.beyond(seen)
             try:
                 config = self._load()
-                await self._bound.reload(config)
+                await self._bound.judge(config)
                 if self._memory is not None:
                     _memory_configuration().take_settings(self._memory, config.memory)
                 if self._gpus is not None:
@@ -119,6 +119,7 @@ class Agent:
 
     async def _take(self, new: Config) -> None:
         old, self._config = self._config, new
+        self._bound.take(new)
         telemetry.configure_logs(new.log.format, new.log.level)
         wanted = {resource.name: resource for resource in new.mock.resources}
         removed = [name for name in self._mocks if name not in wanted]

@@ -1,9 +1,9 @@
 """The kernel's demotion: its switch, the memory tiers, and moving a pod's pages to a lower tier by memory.reclaim.
 
-With the switch on, memory reclaimed from a group goes to NUMA nodes of a lower memory tier, including tmpfs and,
-without swap, anonymous memory; the agent needs no access to the group's processes. memory.numa_stat shows what moved.
-A kernel that cannot demote drops page cache or swaps instead. So each step is small, is taken only where the lower
-nodes have room, and is the last one if more was dropped than moved. Whether to demote is decided elsewhere.
+With the switch on, memory reclaimed from a group goes to NUMA nodes of a lower memory tier, including tmpfs and
+anonymous memory, even without swap. The agent needs no access to the group's processes; memory.numa_stat shows what
+moved. A kernel that cannot demote drops page cache or swaps instead. So each step is small, is taken only where the
+lower nodes have room, and is the last one if more was dropped than moved. Whether to demote is decided elsewhere.
 """
 
 import errno

@@ -163,6 +163,9 @@ class HttpConnection(asyncio.Protocol):
                 self._pause(wanted=False)
                 if data and self._phase is not _Phase.HEAD:
                     self._enter(_Phase.HEAD, self._server.limits.header_timeout)
+                elif not data and self._phase is _Phase.NEXT:
+                    # Only line breaks followed the last request.
+                    self._enter(_Phase.IDLE, self._server.limits.idle_timeout)
                 return
             request = HttpRequest(data[:length])
         except NotHttp:
@@ -196,6 +199,8 @@ class HttpConnection(asyncio.Protocol):
         elif request.expects_continue and self.transport is not None:
             self.transport.write(_CONTINUE)
         if self._phase is _Phase.BODY:
+            # A request that came with the one before it finds reading paused.
+            self._pause(wanted=False)
             self._enter(_Phase.BODY, self._server.limits.body_timeout)
 
     def _take_body(self, exchange: Exchange, data: bytes) -> None:

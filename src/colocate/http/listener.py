@@ -9,7 +9,7 @@ import errno
 import resource
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -31,8 +31,9 @@ class Listener:
         self,
         sockets: Sequence[socket.socket],
         connections: Connections,
-        context: ssl.SSLContext | None = None,
+        context: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
+        """`context` is asked for each connection; without one there is no TLS."""
         self.sockets = sockets
         self._connections = connections
         self._context = context
@@ -90,13 +91,14 @@ class Listener:
 
     async def _arrive(self, sock: socket.socket, connection: HttpConnection) -> None:
         loop = asyncio.get_running_loop()
-        patience = self._connections.limits.header_timeout if self._context else None
+        context = self._context() if self._context is not None else None
+        patience = self._connections.limits.header_timeout if context else None
         # No handshake, or none in time, is an OSError: no caller is there to be told.
         with suppress(OSError):
             if sock.family is not socket.AF_UNIX:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(
-                lambda: connection, sock, ssl=self._context, ssl_handshake_timeout=patience
+                lambda: connection, sock, ssl=context, ssl_handshake_timeout=patience
             )
 
     def _arrived(self, sock: socket.socket, connection: HttpConnection, arrival: asyncio.Task[None]) -> None:

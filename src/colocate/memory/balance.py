@@ -23,7 +23,7 @@ class Balance(msgspec.Struct, frozen=True, kw_only=True):
     """What online work is expected to use."""
     safety: Bytes
     allocated: Bytes
-    """Bytes of the blocks that pods hold."""
+    """Bytes of the blocks that pods hold or were promised."""
     used: Bytes
     """What colocated pods use."""
     held: Bytes

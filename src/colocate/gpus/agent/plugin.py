@@ -199,6 +199,7 @@ class GpuPlugin(DevicePlugin):
         bears. Fewer are always taken."""
         inventory = self._monitor.inventory
         if inventory.shared == self._inventory.shared:
+            self.withheld = ""
             return True
         if (
             self._bound is not None

@@ -21,10 +21,7 @@ class Certificates:
         self._key = key
         self._authority = authority
         self._stamp = self._now()
-        self._current = self._load()
-        # A server is given one context for good; that one hands each handshake over to the current one.
-        self.context = self._load()
-        self.context.sni_callback = self._hand_over
+        self._context = self._load()
 
     @classmethod
     def of(cls, tls: ServerTls) -> "Certificates | None":
@@ -33,16 +30,17 @@ class Certificates:
             return None
         return cls(tls.certificate, tls.key, tls.client_authority)
 
-    def _hand_over(self, connection: ssl.SSLObject | ssl.SSLSocket, name: str, first: ssl.SSLContext) -> None:
+    def current(self) -> ssl.SSLContext:
+        """For the next handshake. A new one knows no session of those before it: who resumes one shows nothing."""
         stamp = self._now()
         if stamp != self._stamp:
             self._stamp = stamp
             self._reload()
-        connection.context = self._current
+        return self._context
 
     def _reload(self) -> None:
         try:
-            self._current = self._load()
+            self._context = self._load()
         except UserError as error:
             telemetry.logger().warning(
                 Event.EXTENDER_FILE_REFUSED, reason=str(error), effect="the old certificates stay in use"
@@ -57,6 +55,9 @@ class Certificates:
     def _load(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # A session that is resumed is believed by what was shown when it began. Callers keep their connections.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
         try:
             # No password is known: with an empty one an encrypted key is an error, not a question.
             context.load_cert_chain(self._certificate, self._key, password="")

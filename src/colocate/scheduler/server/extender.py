@@ -226,7 +226,12 @@ class ExtenderExchange(Exchange):
 
 
 def _first_values(query: str) -> Mapping[str, str]:
-    found = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    try:
+        found = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise RequestRefused(
+            400, RequestOutcome.UNREADABLE, f"the query has more than {_MOST_FIELDS} fields; send fewer"
+        ) from None
     return dict(reversed(found))
 
 

@@ -36,7 +36,7 @@ class Listening:
 async def listen(settings: Server, connections: Connections) -> AsyncIterator[Listening]:
     """Listen for as long as the body runs; a UserError where that cannot be."""
     certificates = Certificates.of(settings.tls)
-    context = certificates.context if certificates else None
+    context = certificates.current if certificates else None
     path = settings.address.socket
     try:
         if path is not None:
