@@ -9,7 +9,7 @@ from colocate.gpus.agent.control import EXPLAIN, ExplainGpuPod
 from colocate.gpus.agent.mock_faults import LoseGpu, RecoverGpu, ReplaceGpu
 from colocate.model.pod import Phase
 from colocate.wire import control_socket as control
-from tests.gpu_agent.lab import A100, MOCKS, T4, GpuLab, gpu_lab
+from tests.gpu_agent.lab import A100, MEMORY, MOCKS, T4, GpuLab, gpu_lab
 from tests.support.waiting import until
 
 SMALL = ({**MOCKS[0], "memory": "160Mi"}, {**MOCKS[1], "memory": "400Mi"})
@@ -19,8 +19,12 @@ DEMO = Path(__file__).parents[2] / "examples/gpus/doslab-pods.yaml"
 
 async def started(lab: GpuLab, **section: object) -> None:
     """An agent with two small GPUs of different kinds."""
+    devices = lab.cluster.kubelet.devices
+    before = devices.socket_of(MEMORY)
     lab.configure(SMALL, stateFolder=str(lab.root / "state"), **section)
     await lab.start_agent()
+    # The node's status may still be that of the agent before.
+    await until(lambda: devices.socket_of(MEMORY) not in (None, before), "the registration of this agent")
     await lab.shows(SHARED, 2)
 
 

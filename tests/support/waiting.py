@@ -19,5 +19,8 @@ def _tasks() -> str:
     """Where every task of this loop stands, to see what it was that did not come."""
     stacks = io.StringIO()
     for task in asyncio.all_tasks():
-        task.print_stack(file=stacks)
+        try:
+            task.print_stack(file=stacks)
+        except TypeError:  # of a frame that has no line at this moment
+            stacks.write(f"{task!r}\n")
     return stacks.getvalue()
